@@ -1,0 +1,2 @@
+//! What crosses the kernel boundary.
+#![no_std]

@@ -1,0 +1,90 @@
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+/// A process that did something, as it was called then.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Process {
+    /// Process id (thread group id) in the agent's pid namespace.
+    pub pid: u32,
+    /// Its name: `comm`, at most 15 bytes, non-UTF-8 bytes replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm: Option<String>,
+}
+
+/// The process that serves a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Daemon {
+    /// Process id in the agent's pid namespace.
+    pub pid: u32,
+    /// Its name, where it could still be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm: Option<String>,
+    /// Whether it is running; a zombie is not.
+    pub alive: bool,
+}
+
+/// A signal by number. Written by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Signal(pub u8);
+
+impl Signal {
+    /// SIGKILL
+    pub const KILL: Self = Self(9);
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match nix::sys::signal::Signal::try_from(i32::from(self.0)) {
+            Ok(signal) => f.write_str(signal.as_str()),
+            // Real-time signals have no fixed name (signal(7)).
+            Err(_) => write!(f, "SIG{}", self.0),
+        }
+    }
+}
+
+impl Serialize for Signal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// How a process ended: the two halves of the status that wait(2) gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ExitStatus {
+    /// It called exit with this code.
+    Code(u8),
+    /// A signal ended it.
+    Signal(Signal),
+}
+
+impl ExitStatus {
+    /// From the wait status (`task->exit_code`, field 52 of /proc/PID/stat, `pidfd_info.exit_code`): signal in the low
+    /// seven bits, 0x80 for a core dump, exit code in the second byte (wait(2)).
+    pub const fn from_wait_status(status: u32) -> Self {
+        match status & 0x7f {
+            0 => Self::Code(((status >> 8) & 0xff) as u8),
+            signal => Self::Signal(Signal(signal as u8)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_status_is_taken_apart() {
+        assert_eq!(ExitStatus::from_wait_status(0), ExitStatus::Code(0));
+        assert_eq!(ExitStatus::from_wait_status(3 << 8), ExitStatus::Code(3));
+        assert_eq!(ExitStatus::from_wait_status(9), ExitStatus::Signal(Signal::KILL));
+        assert_eq!(ExitStatus::from_wait_status(0x80 | 11), ExitStatus::Signal(Signal(11)));
+    }
+
+    #[test]
+    fn signals_are_written_by_name() {
+        assert_eq!(Signal(9).to_string(), "SIGKILL");
+        assert_eq!(Signal(11).to_string(), "SIGSEGV");
+        assert_eq!(Signal(40).to_string(), "SIG40");
+    }
+}
