@@ -115,10 +115,11 @@ impl ProcessWatch {
         sys::pidfd_exit_status(&self.pidfd).ok().flatten()
     }
 
-    /// From the zombie's entry in /proc. A number is not given away before its zombie is reaped.
+    /// From the zombie's entry in /proc. The number is not given away before the zombie is reaped, so what was read is
+    /// about this very process if it isn't reaped afterwards.
     fn zombie_status(&self) -> Option<u32> {
         let stat = Stat::read(self.pid).ok()?;
-        if stat.start_time != self.start_time || !stat.is_zombie() {
+        if !stat.is_zombie() || sys::is_reaped(&self.pidfd) {
             return None;
         }
         // Who may not trace the process is shown 0 (`do_task_stat` in fs/proc/array.c), which would look like a clean

@@ -12,6 +12,7 @@ mod holders;
 pub mod mountinfo;
 mod proc;
 mod ready;
+mod record;
 mod scan;
 mod sys;
 #[cfg(test)]
@@ -24,5 +25,6 @@ pub use control::{ControlError, ControlFs};
 pub use exit::{ProcessWatch, ProcessWatchError};
 pub use holders::{Holders, holders, holders_of};
 pub use mountinfo::ChildMount;
+pub use record::{CgroupMembership, Credentials, DaemonRecord, Limit, RecordError, remember};
 pub use scan::{NamespaceMounts, Problem, Scanner, Snapshot};
 pub use watch::MountWatch;
