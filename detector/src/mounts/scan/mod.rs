@@ -235,3 +235,6 @@ fn sees_all(pid: u32) -> bool {
 fn read_mountinfo(process: impl std::fmt::Display) -> io::Result<Vec<u8>> {
     std::fs::read(format!("/proc/{process}/mountinfo"))
 }
+
+#[cfg(test)]
+mod tests;
