@@ -9,6 +9,8 @@ mod abort;
 mod control;
 mod exit;
 mod holders;
+#[cfg(test)]
+mod measure;
 pub mod mountinfo;
 mod proc;
 mod ready;

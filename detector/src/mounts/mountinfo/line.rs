@@ -38,6 +38,15 @@ pub struct Entry<'a> {
     superblock: &'a [u8],
 }
 
+/// The mount's first fields, paths as they are written.
+struct Head<'a> {
+    device: DeviceNumber,
+    root: &'a [u8],
+    mount_point: &'a [u8],
+    /// The mount's options and the optional fields.
+    rest: Option<&'a [u8]>,
+}
+
 /// What stands between a mount's fields and its superblock's. No field contains a space (it is written `\040`), and
 /// only optional fields, which are never `-`, lie between the options and it.
 const SEPARATOR: &[u8] = b" - ";
@@ -69,7 +78,7 @@ impl Entry<'_> {
 
     /// All fields of the line.
     pub fn mount(&self, namespace: NamespaceId) -> Result<Mount, LineError> {
-        let (device, root, mount_point, rest) = self.head()?;
+        let Head { device, root, mount_point, rest } = self.head()?;
         let (options, rest) = fields::next(rest.ok_or(LineError::Missing(Field::Options))?);
         let (source, super_options) = fields::next(self.superblock);
         let (root, root_deleted) = without_deleted(path(root, Field::Root)?);
@@ -98,19 +107,18 @@ impl Entry<'_> {
 
     /// What is to know of a mount on a FUSE mount.
     pub fn child(&self, namespace: NamespaceId) -> Result<ChildMount, LineError> {
-        let (_, _, mount_point, _) = self.head()?;
+        let Head { mount_point, .. } = self.head()?;
         let mount_point = PathBuf::from(OsString::from_vec(path(mount_point, Field::MountPoint)?));
         Ok(ChildMount { namespace, id: self.id, parent: self.parent, mount_point, fs_type: self.fs_type()? })
     }
 
-    /// Device, root and mount point as they are written, and what follows them.
-    fn head(&self) -> Result<(DeviceNumber, &[u8], &[u8], Option<&[u8]>), LineError> {
+    fn head(&self) -> Result<Head<'_>, LineError> {
         let (device, rest) = fields::next(self.mount);
         let device = std::str::from_utf8(device).ok().and_then(|text| text.parse().ok());
         let device = device.ok_or(LineError::Malformed(Field::Device))?;
         let (root, rest) = fields::next(rest.ok_or(LineError::Missing(Field::Root))?);
         let (mount_point, rest) = fields::next(rest.ok_or(LineError::Missing(Field::MountPoint))?);
-        Ok((device, root, mount_point, rest))
+        Ok(Head { device, root, mount_point, rest })
     }
 
     fn fs_type(&self) -> Result<String, LineError> {
