@@ -55,7 +55,8 @@ pub struct AbortWatch {
 }
 
 impl AbortWatch {
-    /// Starts watching. Needs a tokio runtime with I/O enabled, and CAP_SYS_ADMIN.
+    /// Starts watching. Needs a tokio runtime with I/O enabled, CAP_SYS_ADMIN, and CAP_DAC_READ_SEARCH: with each event
+    /// the kernel opens the file, which belongs to the user that mounted and nobody may read.
     ///
     /// # Errors
     /// [`AbortWatchError`], all but `Read`.

@@ -67,7 +67,7 @@ impl ProcessWatch {
         let gone = || ProcessWatchError::NoProcess { pid };
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         let pidfd = pidfd_open(number, PidfdFlags::NONBLOCK).map_err(|errno| match io::Error::from(errno) {
-            // EINVAL up to 6.15, ENOENT since: the number is that of a later thread.
+            // The number of a thread that is not the first: EINVAL on older kernels, ENOENT on newer ones (6.18).
             source if proc::is_gone(&source) || source.kind() == io::ErrorKind::InvalidInput => gone(),
             source => ProcessWatchError::Open { pid, source },
         })?;
@@ -221,5 +221,24 @@ mod tests {
         assert!(matches!(ProcessWatch::open(id), Err(ProcessWatchError::NoProcess { .. })));
         drop(stop);
         thread.join().unwrap();
+    }
+
+    /// Who may not trace a process is shown 0 for its exit code.
+    #[test]
+    fn what_is_hidden_is_not_taken_for_a_clean_exit() {
+        let mut child = sleeper();
+        kill(child.id(), nix::sys::signal::Signal::SIGKILL);
+        let told = std::thread::scope(|scope| {
+            let without_privilege = || {
+                let nobody = rustix::process::Uid::from_raw(65534);
+                // Of this thread alone.
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async { status(&mut ProcessWatch::open(child.id()).unwrap()).await })
+            };
+            scope.spawn(without_privilege).join().unwrap()
+        });
+        child.wait().unwrap();
+        assert_eq!(told, None);
     }
 }

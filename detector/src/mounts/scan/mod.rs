@@ -109,7 +109,7 @@ pub struct Scanner {
 
 impl Scanner {
     /// The mounts of the caller's own namespace: what to do at each change that [`super::MountWatch`] tells of.
-    /// Costs about 2 ms per 1,000 mounts of any type, nearly all of it the kernel's writing of mountinfo.
+    /// Costs about 2 ms per 1,000 mounts of any type, most of it the kernel's writing of mountinfo.
     ///
     /// # Errors
     /// /proc is not mounted, or can't be read.

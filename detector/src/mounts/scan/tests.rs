@@ -109,6 +109,19 @@ fn another_namespace_is_seen_through_a_process_in_it() {
     });
 }
 
+#[test]
+fn the_own_namespace_comes_first_and_once() {
+    in_private_namespace(|directory| {
+        let fuse = FuseMount::new(directory, "m");
+        let _inhabitant = Inhabitant::cat(&mut Command::new("cat"));
+        let snapshot = Scanner::default().scan();
+        assert_eq!(snapshot.own, Some(thread_namespace()));
+        assert_eq!(snapshot.mounts.iter().filter(|mount| mount.device == fuse.device).count(), 1);
+        assert_eq!(snapshot.mounts.first().map(|mount| mount.namespace), snapshot.own);
+        assert!(snapshot.namespaces.len() > 1, "the process's namespace is another one");
+    });
+}
+
 /// [`in_private_namespace`] gives its thread a namespace of its own; threads that it starts inherit it. This one goes
 /// back to the process's.
 fn scan_from_the_process() -> Snapshot {
