@@ -136,7 +136,7 @@ impl Agent {
         let log = fs::read_to_string(&self.log).unwrap_or_else(|error| format!("(cannot be read: {error})"));
         let lines: Vec<&str> = log.lines().collect();
         let tail = lines.get(lines.len().saturating_sub(LOG_TAIL)..).unwrap_or_default().join("\n");
-        error.context(format!("the agent's log ends with:\n{tail}\n"))
+        anyhow::anyhow!("{error:#}\nThe agent's log ends with:\n{tail}")
     }
 }
 

@@ -1,19 +1,20 @@
 //! The project's own tasks, run as `cargo xtask TASK`. Each task is a module of its own; this file only dispatches.
 
 mod agent;
+mod ci;
 mod demo;
 mod leftovers;
+mod packages;
 mod process;
 mod sandbox;
-mod stats;
 mod steerfs;
+mod test;
 mod transition;
 mod workspace;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use workspace::Profile;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about = "fuse-detector's own tasks", version)]
@@ -28,12 +29,18 @@ struct Arguments {
 enum Task {
     /// Kill a real FUSE daemon and watch the mount come back, as a timeline
     Demo(demo::Options),
+    /// Install what the tests need, run them, and check that they left nothing behind
+    Test(test::Options),
+    /// Run what a change has to pass
+    Ci,
 }
 
 fn main() -> ExitCode {
     let Arguments { inside, task } = Arguments::parse();
     let done = match task {
-        Task::Demo(options) => sandbox::run(inside, Profile::Dev, |scratch| demo::run(&options, scratch)),
+        Task::Demo(options) => sandbox::run(inside, demo::PROFILE, |scratch| demo::run(&options, scratch)),
+        Task::Test(options) => test::run(&options),
+        Task::Ci => ci::run(),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -18,6 +18,10 @@ use crate::process;
 use crate::sandbox::Scratch;
 use crate::steerfs;
 use crate::transition::{Event, Line};
+use crate::workspace::Profile;
+
+/// A quick first run matters more here than the agent's last microseconds.
+pub const PROFILE: Profile = Profile::Dev;
 
 /// For the agent to tell of a mount that has just been made.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
