@@ -1,12 +1,14 @@
 //! The project's own tasks, run as `cargo xtask TASK`. Each task is a module of its own; this file only dispatches.
 
 mod agent;
+mod bench;
 mod ci;
 mod demo;
 mod leftovers;
 mod packages;
 mod process;
 mod sandbox;
+mod stats;
 mod steerfs;
 mod test;
 mod transition;
@@ -31,6 +33,9 @@ enum Task {
     Demo(demo::Options),
     /// Install what the tests need, run them, and check that they left nothing behind
     Test(test::Options),
+    /// Measure the project's targets on this machine
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Run what a change has to pass
     Ci,
 }
@@ -40,6 +45,7 @@ fn main() -> ExitCode {
     let done = match task {
         Task::Demo(options) => sandbox::run(inside, demo::PROFILE, |scratch| demo::run(&options, scratch)),
         Task::Test(options) => test::run(&options),
+        Task::Bench(bench) => sandbox::run(inside, bench::PROFILE, |scratch| bench::run(&bench, scratch)),
         Task::Ci => ci::run(),
     };
     done.unwrap_or_else(|error| {

@@ -193,12 +193,13 @@ pub fn descendants(entries: &[Entry], ancestor: u32) -> Vec<Entry> {
     found
 }
 
-/// The one descendant of this process that runs with `argument` on its command line.
-pub fn find_descendant(argument: &Path) -> Option<u32> {
+/// The descendants of this process that have an argument on their command line that is `wanted`.
+pub fn find_descendants(wanted: impl Fn(&Path) -> bool) -> Vec<u32> {
     descendants(&table(), std::process::id())
         .into_iter()
-        .find(|entry| arguments(entry.pid).iter().any(|one| one == argument))
         .map(|entry| entry.pid)
+        .filter(|pid| arguments(*pid).iter().any(|argument| wanted(Path::new(argument))))
+        .collect()
 }
 
 /// Kills whatever descends from this process, which must be a subreaper (PR_SET_CHILD_SUBREAPER), until nothing is left

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{self, Running};
 
@@ -26,9 +26,12 @@ pub fn mount(program: &Path, mount_point: &Path, arguments: &[&str]) -> Result<(
 /// The process that serves `mount_point`.
 ///
 /// # Errors
-/// There is none.
+/// There is none, or more than one.
 pub fn daemon(mount_point: &Path) -> Result<u32> {
-    process::find_descendant(mount_point).with_context(|| format!("no process serves {}", mount_point.display()))
+    match process::find_descendants(|argument| argument == mount_point).as_slice() {
+        [one] => Ok(*one),
+        several => bail!("{} processes serve {}, expected one", several.len(), mount_point.display()),
+    }
 }
 
 /// Makes a directory for a mount, with a file of the same name as the file system's own but other content: whoever reads

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, de};
@@ -128,6 +129,11 @@ impl Line {
     pub fn is_about(&self, path: &Path) -> bool {
         self.mounts.iter().any(|mount| mount.mount_point == path)
     }
+}
+
+/// From one moment to a later one; zero where the clock was set back in between.
+pub fn between(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
 fn timestamp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use nix::errno::Errno;
 
 use super::application::{Outage, Seen};
-use crate::transition::Line;
+use crate::transition::{Line, between};
 
 /// Who tells of an entry, which decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,11 +156,6 @@ fn ordinal(number: u64) -> String {
         _ => "th",
     };
     format!("{number}{suffix}")
-}
-
-/// Zero where the clock was set back in between.
-pub fn between(from: Timestamp, to: Timestamp) -> Duration {
-    Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
 /// A time span with the unit that suits it.
