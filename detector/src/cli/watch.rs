@@ -1,12 +1,23 @@
-//! `watch`: the wiring of the agent's parts.
+//! `watch`: the agent that only tells.
 
 use super::Ui;
-use super::args::WatchArgs;
+use super::args::{Listen, WatchArgs};
+use super::run::{self, Plan};
+use crate::policy::Policy;
 
 /// Carries out the command and gives the exit code.
 ///
 /// # Errors
 /// What went wrong, for people.
-pub fn main(_arguments: WatchArgs, _ui: &Ui) -> Result<u8, String> {
-    Err("watch is not part of this build".to_owned())
+pub fn main(arguments: WatchArgs, ui: &Ui) -> Result<u8, String> {
+    let plan = Plan {
+        policy: Policy::builtin(),
+        heal: false,
+        detection: arguments.detection,
+        output: arguments.output.output,
+        listen: Listen::Off,
+        kernel_log: false,
+        log_format: None,
+    };
+    run::start(plan, ui)
 }
