@@ -36,7 +36,7 @@ pub struct Cli {
 pub enum Command {
     /// Run the agent: detect, tell, and heal as the policy says
     ///
-    /// Prints one line per transition on standard output (a file system became ready, hung, died, was recovered, …);
+    /// Prints one line per transition on standard output (a file system became ready, hangs, died, was recovered);
     /// everything else it has to say goes to standard error. Without a policy it heals nothing.
     ///
     /// Stop it with SIGTERM or SIGINT. It never unmounts anything on the way out.
