@@ -4,6 +4,7 @@ mod agent;
 mod bench;
 mod ci;
 mod demo;
+mod docs;
 mod leftovers;
 mod packages;
 mod process;
@@ -36,6 +37,8 @@ enum Task {
     /// Measure the project's targets on this machine
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Generate the reference pages in docs/, or check that they are up to date
+    Docs(docs::Options),
     /// Run what a change has to pass
     Ci,
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => sandbox::run(inside, demo::PROFILE, |scratch| demo::run(&options, scratch)),
         Task::Test(options) => test::run(&options),
         Task::Bench(bench) => sandbox::run(inside, bench::PROFILE, |scratch| bench::run(&bench, scratch)),
+        Task::Docs(options) => docs::run(&options),
         Task::Ci => ci::run(),
     };
     done.unwrap_or_else(|error| {

@@ -64,6 +64,8 @@ pub struct Seen {
     pub last_good: Option<Timestamp>,
     /// Reads that gave other content.
     pub wrong: u64,
+    /// When the first of them ended.
+    pub first_wrong: Option<Timestamp>,
     /// Times without a good read, in order.
     pub outages: Vec<Outage>,
 }
@@ -80,7 +82,10 @@ impl Seen {
                 self.good += 1;
                 self.last_good = Some(at);
             }
-            (Outcome::Wrong, _) => self.wrong += 1,
+            (Outcome::Wrong, _) => {
+                self.wrong += 1;
+                self.first_wrong.get_or_insert(at);
+            }
             (Outcome::Failed(errno), Some(outage)) => outage.count_error(errno),
             (Outcome::Failed(errno), None) => self.outages.push(Outage {
                 last_good: self.last_good,
@@ -189,7 +194,7 @@ mod tests {
             first_good: Some(at(6)),
         };
         assert_eq!(outage.count(), 3);
-        assert_eq!(seen, Seen { good: 4, last_good: Some(at(7)), wrong: 0, outages: vec![outage] });
+        assert_eq!(seen, Seen { good: 4, last_good: Some(at(7)), outages: vec![outage], ..Seen::default() });
     }
 
     #[test]
@@ -202,7 +207,7 @@ mod tests {
         {
             seen.record(outcome, at(i64::try_from(moment).unwrap()));
         }
-        assert_eq!((seen.good, seen.wrong, seen.outages.len()), (1, 1, 2));
+        assert_eq!((seen.good, seen.wrong, seen.first_wrong, seen.outages.len()), (1, 1, Some(at(2)), 2));
         assert_eq!(seen.outages[0].last_good, None);
         assert_eq!(seen.outages[1].first_good, None);
     }

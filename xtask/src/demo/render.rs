@@ -16,7 +16,7 @@ pub fn colours_wanted() -> bool {
 /// Select Graphic Rendition (ECMA-48): red, yellow, green, cyan.
 fn code(side: Side) -> &'static str {
     match side {
-        Side::Action => "31",
+        Side::Harm => "31",
         Side::Trouble => "33",
         Side::Well => "32",
         Side::Agent => "36",

@@ -11,8 +11,8 @@ use crate::transition::{Line, between};
 /// Who tells of an entry, which decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The demonstration itself: the kill.
-    Action,
+    /// Harm: the kill, and what must never happen.
+    Harm,
     /// The kernel and the agent.
     Agent,
     /// The application: an error.
@@ -59,13 +59,17 @@ impl Story {
         for outage in &self.seen.outages {
             entries.extend(application(outage));
         }
+        entries.extend(self.seen.first_wrong.map(|at| {
+            let detail = "first read of a WRONG file: that of the directory below the mount".to_owned();
+            Entry { at, side: Side::Harm, what: "application", detail }
+        }));
         entries.sort_by_key(|entry| entry.at);
         entries
     }
 
     fn kill(&self) -> Entry {
         let detail = format!("SIGKILL to steerfs ({}), the daemon of connection {}", self.daemon, self.dead.connection);
-        Entry { at: self.killed, side: Side::Action, what: "kill", detail }
+        Entry { at: self.killed, side: Side::Harm, what: "kill", detail }
     }
 
     fn detection(&self) -> Vec<Entry> {
@@ -188,7 +192,7 @@ pub mod tests {
             dead: samples::line(DEAD),
             recovering: Some(samples::line(RECOVERING)),
             recovered: samples::line(RECOVERED),
-            seen: Seen { good: 5000, last_good: None, wrong: 0, outages: vec![outage] },
+            seen: Seen { good: 5000, outages: vec![outage], ..Seen::default() },
         }
     }
 
@@ -227,6 +231,8 @@ pub mod tests {
         );
         let mut wrong = story();
         wrong.seen.wrong = 2;
+        wrong.seen.first_wrong = Some(wrong.recovered.time);
+        assert!(wrong.entries().last().unwrap().detail.contains("WRONG"));
         assert!(wrong.summary().last().unwrap().starts_with("WRONG CONTENT in 2 reads"));
     }
 
