@@ -97,7 +97,8 @@ pub const fn choose(configured: StrategyChoice, facts: &Facts) -> Result<(Strate
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+    use proptest::strategy::Strategy as _;
 
     use super::*;
 

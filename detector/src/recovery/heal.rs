@@ -1,7 +1,7 @@
 //! Carries out a plan in the caller's own mount namespace. Everything here can block: worker processes only.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 
@@ -180,20 +180,22 @@ fn same_kind(clone: &Clone, seen: &Seen, path: &Path) -> Result<(), RecoverError
 }
 
 /// Success is what the file system answers through the very path that applications use.
-fn verify(path: &PathBuf, expected: DeviceNumber, owner: Option<(u32, u32)>) -> Result<Outcome, RecoverError> {
+fn verify(path: &Path, expected: DeviceNumber, owner: Option<(u32, u32)>) -> Result<Outcome, RecoverError> {
     let seen = match sys::see(path) {
         Ok(seen) => seen,
         Err((_, Errno::ENOENT | Errno::ENOTDIR)) => return Ok(Outcome::Gone),
-        Err((stage, errno)) => return Err(RecoverError::Kernel { stage, path: path.clone(), errno }),
+        Err((stage, errno)) => return Err(RecoverError::Kernel { stage, path: path.to_owned(), errno }),
     };
     if seen.device != expected {
-        return Err(RecoverError::WrongDevice { path: path.clone(), found: seen.device, expected });
+        return Err(RecoverError::WrongDevice { path: path.to_owned(), found: seen.device, expected });
     }
     match ask(seen.fd.as_fd(), owner) {
         Ok(()) => Ok(Outcome::Healed { device: seen.device, at: Boottime::now() }),
-        Err(AskError::Answer(errno)) => Err(RecoverError::Kernel { stage: Stage::Verify, path: path.clone(), errno }),
+        Err(AskError::Answer(errno)) => {
+            Err(RecoverError::Kernel { stage: Stage::Verify, path: path.to_owned(), errno })
+        }
         Err(AskError::Owner(errno)) => {
-            Err(RecoverError::Kernel { stage: Stage::BecomeOwner, path: path.clone(), errno })
+            Err(RecoverError::Kernel { stage: Stage::BecomeOwner, path: path.to_owned(), errno })
         }
     }
 }

@@ -62,6 +62,7 @@ pub(crate) enum Looked {
 
 /// Opens what is visible at an absolute path, without asking its file system anything.
 ///
+/// `RESOLVE_NO_SYMLINKS` without `O_NOFOLLOW`: with both, a link as the last component is opened itself (openat2(2)).
 /// A mount point's path is resolved without symbolic links: mountinfo shows names that have none, so one that is found
 /// there was put there since, by somebody who wants another place to be mounted on. `O_PATH` on the root of a dead or
 /// hung FUSE mount succeeds at once, and so does `statx` with `AT_STATX_DONT_SYNC` (fs/fuse/dir.c:
@@ -69,7 +70,7 @@ pub(crate) enum Looked {
 /// FUSE file system that hangs, this hangs, too, which is why only worker processes call it.
 pub(crate) fn see(path: &Path) -> Result<Seen, (Stage, Errno)> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
     let fd =
         rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve).map_err(|e| (Stage::OpenMountPoint, raw(e)))?;
     let found = stat(fd.as_fd(), StatxFlags::TYPE | StatxFlags::MNT_ID).map_err(|e| (Stage::Identify, raw(e)))?;
@@ -114,7 +115,7 @@ pub(crate) fn clone_mount(root: BorrowedFd<'_>, relative: &Path) -> Result<(Owne
     let from = if relative.as_os_str().is_empty() {
         root
     } else {
-        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         inner = rustix::fs::openat2(root, relative, flags, Mode::empty(), resolve)
             .map_err(|e| (Stage::OpenRoot, raw(e)))?;

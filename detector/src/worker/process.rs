@@ -1,15 +1,15 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
 
 use super::{frame, serve};
 
@@ -77,14 +77,15 @@ impl Drop for WorkerProcess {
         let Some(mut child) = self.child.take() else { return };
         if self.busy {
             // Not reaped yet, so its process id is still its own. An error says that it has ended already.
-            let _ = child.kill();
+            let _ = child.start_kill();
             self.counts.killed.fetch_add(1, Ordering::Relaxed);
             self.counts.stuck.fetch_add(1, Ordering::Relaxed);
         }
         // The socket closes with `self`, which ends an idle worker.
         let (counts, busy) = (Arc::clone(&self.counts), self.busy);
         let reaped = async move {
-            wait(&mut child).await;
+            // An error says that somebody else reaped it.
+            let _ = child.wait().await;
             counts.alive.fetch_sub(1, Ordering::Relaxed);
             if busy {
                 counts.stuck.fetch_sub(1, Ordering::Relaxed);
@@ -95,18 +96,4 @@ impl Drop for WorkerProcess {
             drop(runtime.spawn(reaped));
         }
     }
-}
-
-/// Waits for the end of a child without blocking the thread: a pidfd is readable then (pidfd_open(2)).
-async fn wait(child: &mut Child) {
-    let pidfd = rustix::process::Pid::from_child(child);
-    let pidfd = rustix::process::pidfd_open(pidfd, rustix::process::PidfdFlags::NONBLOCK)
-        .map_err(io::Error::from)
-        .and_then(|pidfd| AsyncFd::with_interest(pidfd, Interest::READABLE));
-    if let Ok(pidfd) = pidfd {
-        // An error comes from the runtime's shutdown only.
-        let _ = pidfd.readable().await;
-    }
-    // Without a pidfd (no descriptor left) the zombie stays until the agent ends.
-    let _ = child.try_wait();
 }

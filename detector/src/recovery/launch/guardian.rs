@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -70,7 +70,7 @@ fn launch_and_serve(job: &RecoverJob, channel: &Channel, deadline: Instant) -> R
 
 /// A mount namespace in which nothing that is done shows elsewhere, but which follows what is mounted and unmounted on the
 /// host: a private one would keep every file system busy that the host unmounts while the daemon lives.
-fn isolate(place: &PathBuf) -> Result<(), RecoverError> {
+fn isolate(place: &Path) -> Result<(), RecoverError> {
     // An error says that the process leads a session already.
     let _ = nix::unistd::setsid();
     let own = rustix::process::getpid();
@@ -107,7 +107,7 @@ fn clear_away(job: &RecoverJob) -> Result<Vec<MountId>, RecoverError> {
     Ok(read()?.mounts.into_iter().map(|mount| mount.id).collect())
 }
 
-fn watch_children(place: &PathBuf) -> Result<SignalFd, RecoverError> {
+fn watch_children(place: &Path) -> Result<SignalFd, RecoverError> {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
     // The launched program starts with an empty mask: the standard library resets it.
@@ -116,7 +116,7 @@ fn watch_children(place: &PathBuf) -> Result<SignalFd, RecoverError> {
         .map_err(RecoverError::kernel(Stage::Launch, place))
 }
 
-fn tell(channel: &Channel, message: &FromGuardian, place: &PathBuf) -> Result<(), RecoverError> {
+fn tell(channel: &Channel, message: &FromGuardian, place: &Path) -> Result<(), RecoverError> {
     channel.send(message, None).map_err(RecoverError::kernel(Stage::Talk, place))
 }
 
