@@ -129,9 +129,17 @@ impl<'a> Agent<'a> {
     /// # Panics
     /// As [`Self::wait_for`].
     pub fn wait_within(&mut self, patience: Duration, what: &str, matches: impl Fn(&Event) -> bool) -> Event {
-        if let Some(event) = self.seen.iter().find(|event| matches(event)) {
-            return event.clone();
+        match self.seen.iter().find(|event| matches(event)) {
+            Some(event) => event.clone(),
+            None => self.wait_new(patience, what, matches),
         }
+    }
+
+    /// As [`Self::wait_within`], for an event that was not received yet.
+    ///
+    /// # Panics
+    /// As [`Self::wait_for`].
+    pub fn wait_new(&mut self, patience: Duration, what: &str, matches: impl Fn(&Event) -> bool) -> Event {
         let deadline = Instant::now() + patience;
         loop {
             let event = match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -152,6 +160,18 @@ impl<'a> Agent<'a> {
     /// As [`Self::wait_for`].
     pub fn wait(&mut self, kind: &str, path: &Path) -> Event {
         self.wait_for(&format!("{kind} at {}", path.display()), |event| event.is(kind, path))
+    }
+
+    /// Waits until there were so many events of a kind at a mount point.
+    ///
+    /// # Panics
+    /// As [`Self::wait_for`].
+    pub fn wait_count(&mut self, count: usize, kind: &str, path: &Path) {
+        let matches = |event: &Event| event.is(kind, path);
+        let missing = count.saturating_sub(self.seen(matches).len());
+        for _ in 0..missing {
+            self.wait_new(PATIENCE, &format!("{kind} number {count} at {}", path.display()), matches);
+        }
     }
 
     /// Everything received so far that matches.

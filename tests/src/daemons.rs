@@ -140,6 +140,7 @@ fn daemon_of(kind: Kind, mount_point: &Path) -> u32 {
 }
 
 fn is_named(pid: u32, kind: Kind) -> bool {
-    // comm has at most 15 bytes.
-    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| kind.program().starts_with(comm.trim_end()))
+    let name = process::name(pid);
+    // A process's name has at most 15 bytes.
+    !name.is_empty() && kind.program().starts_with(&name)
 }

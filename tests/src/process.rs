@@ -10,6 +10,7 @@ use nix::sys::signal::{self, Signal};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
+use crate::sandbox::Sandbox;
 use crate::wait;
 
 /// How long a killed process may take to be gone. One that waits for a FUSE answer goes when its daemon has.
@@ -41,6 +42,31 @@ pub fn signal(pid: u32, signal: Signal) {
         Ok(()) | Err(Errno::ESRCH) => {}
         Err(error) => panic!("{signal} to {pid}: {error}"),
     }
+}
+
+/// Has a shell send a signal; gives the shell's process id.
+///
+/// # Panics
+/// If it can't.
+pub fn kill_from_shell(sandbox: &Sandbox, pid: u32, signal: Signal) -> u32 {
+    let name = signal.as_str().trim_start_matches("SIG");
+    shell(sandbox, &format!("kill -{name} {pid}"))
+}
+
+/// Has a shell run something by itself, so that the shell's process, named `sh`, is who did it; gives its process id.
+///
+/// # Panics
+/// If it fails.
+pub fn shell(sandbox: &Sandbox, script: &str) -> u32 {
+    let mut shell = sandbox.command("sh").args(["-c", script]).spawn().expect("sh");
+    let status = shell.wait().expect("sh");
+    assert!(status.success(), "{script}: {status}");
+    shell.id()
+}
+
+/// A process's name; empty if it is gone.
+pub fn name(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
 /// Waits until a process has ended and is no zombie of ours; `false` when it takes too long.
