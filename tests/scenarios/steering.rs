@@ -1,6 +1,9 @@
 //! The file system that the other scenarios rest on does what it is told.
 
 use std::fs;
+use std::panic::catch_unwind;
+use std::path::PathBuf;
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +21,25 @@ fn in_sandbox(scenario: fn(&Sandbox)) {
 
 fn errno_of<T>(result: std::io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
+}
+
+/// What the sandbox of a scenario that failed leaves behind: nothing.
+#[test]
+fn a_failed_scenario_is_cleaned_up() {
+    static SEEN: Mutex<Option<(PathBuf, Vec<u32>)>> = Mutex::new(None);
+    let failed = catch_unwind(|| {
+        in_sandbox(|sandbox| {
+            let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+            let holder = daemon.send(&Command::HoldDescriptor(true)).pid.unwrap();
+            *SEEN.lock().unwrap() = Some((sandbox.path().to_owned(), vec![daemon.pid(), holder]));
+            panic!("this panic is part of the test");
+        });
+    });
+    assert!(failed.is_err());
+    let (path, pids) = SEEN.lock().unwrap().take().unwrap();
+    assert!(pids.iter().all(|pid| process::is_gone(*pid)));
+    assert!(!path.exists());
+    assert!(process::mentioning(&path).is_empty());
 }
 
 #[test]

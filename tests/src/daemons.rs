@@ -14,7 +14,7 @@ const REQUIRE: &str = "FUSE_DETECTOR_REQUIRE_DAEMONS";
 /// A program from a Debian package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// libfuse 3, high level, single-threaded by default.
+    /// libfuse 2, high level. Refuses a mount point that is not empty.
     Bindfs,
     /// Go, its own FUSE library.
     Rclone,
@@ -63,9 +63,10 @@ impl Foreign {
     /// # Panics
     /// If it can't.
     pub fn mount(sandbox: &Sandbox, kind: Kind) -> Self {
-        let mount_point = sandbox.mount_point("mnt");
+        let mount_point = sandbox.join("mnt");
+        fs::create_dir(&mount_point).expect("mkdir");
         let source = sandbox.join("source");
-        fs::create_dir_all(source.join("sub")).expect("mkdir");
+        fs::create_dir(&source).expect("mkdir");
         if kind == Kind::Gocryptfs {
             fs::write(sandbox.join("password"), "secret\n").expect("write");
             // The cheapest key derivation it accepts: no secret is kept here.
