@@ -20,6 +20,7 @@ scenarios!(
     applications_never_see_the_bare_directory,
     cached_attributes,
     found_dead_at_start,
+    descriptor_kept_by_a_child,
 );
 
 scenarios!(in fuse_detector_tests::Sandbox::run_private; sigkill_of_a_private_mount);
@@ -190,4 +191,20 @@ fn found_dead_at_start(sandbox: &Sandbox) {
     assert_eq!(recovered.text("/strategy"), "command", "{recovered}");
     // Nobody saw the death: how long the outage was is unknown.
     assert_eq!(recovered.at("/outageMicros"), &Value::Null, "{recovered}");
+}
+
+/// A child keeps the descriptor, so the daemon's death aborts nothing: callers would wait for ever.
+fn descriptor_kept_by_a_child(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    let holder = daemon.send(&Command::HoldDescriptor(true)).pid.expect("the holder's process id");
+
+    daemon.kill(Signal::SIGKILL);
+
+    let hung = agent.wait("hung", path);
+    let expected = json!({"kind": "descriptorHeld", "holder": {"pid": holder, "comm": "sleep"}});
+    assert_eq!(hung.at("/reason"), &expected, "{hung}");
+    assert!(agent.seen_until_sentinel(|event| event.is("dead", path)).is_empty(), "nothing was aborted");
 }

@@ -18,7 +18,13 @@ use nix::sys::socket::{
 use nix::unistd::read;
 use serde_json::json;
 
-scenarios!(slow_replies, errors_of_the_daemons_own, errors_that_have_nothing_to_do_with_fuse, handed_over_descriptor);
+scenarios!(
+    slow_replies,
+    errors_of_the_daemons_own,
+    errors_that_have_nothing_to_do_with_fuse,
+    handed_over_descriptor,
+    healthy_mounts_are_left_alone,
+);
 
 /// Events that would call a file system anything but healthy.
 fn is_alarm(event: &Event) -> bool {
@@ -142,4 +148,20 @@ fn handed_over_descriptor(sandbox: &Sandbox) {
     let dead = agent.wait("dead", path);
     assert_eq!(dead.at("/daemon"), &json!({"pid": new.pid(), "comm": "steerfs", "alive": false}), "{dead}");
     assert_eq!(dead.text("/reason/signal"), "SIGKILL", "{dead}");
+}
+
+/// While others die and are healed, nothing is asked of a healthy file system.
+fn healthy_mounts_are_left_alone(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    agent.wait("ready", daemon.mount_point());
+    let other = Steerfs::mount(sandbox, "other", &[]);
+    agent.wait("ready", other.mount_point());
+    let before = daemon.stats();
+
+    other.kill(Signal::SIGKILL);
+    agent.wait("recovered", other.mount_point());
+    assert_eq!(agent.seen_until_sentinel(|event| event.is_at(daemon.mount_point()) && is_alarm(event)), []);
+
+    assert_eq!(daemon.stats(), before, "requests that only the agent can have caused");
 }
