@@ -1,1 +1,232 @@
-//! (being built)
+//! The kernel's side of detection: loads the kernel programs, tells what they tell, reads what they count, and says
+//! which of them this kernel and these privileges allow.
+//!
+//! [`load`] chooses, hook by hook, by really loading and attaching, never by kernel version. Without BPF there is no
+//! [`Kernel`], and detection rests on what [`crate::mounts`] watches: the portable backend.
+
+mod attach;
+mod btf;
+mod counters;
+mod doctor;
+mod environment;
+mod events;
+mod hooks;
+mod layout;
+mod load;
+mod log;
+mod plain;
+
+use std::io;
+use std::sync::Arc;
+
+use aya::Ebpf;
+use aya::maps::{MapData, MapError, RingBuf};
+use thiserror::Error;
+
+use self::attach::Attachment;
+use self::counters::Maps;
+use self::environment::Environment;
+use self::hooks::{Candidate, SYS_EXIT};
+use self::log::KernelLog;
+use crate::model::{BackendKind, DeviceNumber};
+
+pub use self::counters::{ConnectionCounters, Counters, OldestRequest};
+pub use self::doctor::{BtfState, Doctor, Verdict, examine, release};
+pub use self::environment::{Capability, Lockdown};
+pub use self::events::{AbortCall, EventStream, KernelEvent};
+pub use self::hooks::{HookState, HookStatus};
+pub use self::load::HookError;
+
+/// Which backend is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BackendChoice {
+    /// The best that works.
+    #[default]
+    Auto,
+    /// Kernel programs on tracepoints, or nothing.
+    Tracepoint,
+    /// No BPF, even where it would work.
+    Portable,
+}
+
+/// What [`load`] is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoadOptions {
+    /// The backend.
+    pub backend: BackendChoice,
+    /// Whether the kernel programs say on the log what they do.
+    pub kernel_log: bool,
+}
+
+/// What detection rests on.
+pub struct Detection {
+    /// The backend in use.
+    pub backend: BackendKind,
+    /// The kernel programs; `None` in the portable backend.
+    pub kernel: Option<Kernel>,
+    /// How each hook fared.
+    pub hooks: Vec<HookStatus>,
+}
+
+/// There is no detection of the kind that was asked for.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The tracepoint backend was asked for and no program is attached.
+    #[error("the tracepoint backend does not work here: {}", reasons(.hooks))]
+    NoTracepoint {
+        /// Every hook, with the reason.
+        hooks: Vec<HookStatus>,
+    },
+    /// Not even the portable backend works.
+    #[error("no detection is possible here: {}", reasons(.hooks))]
+    Nothing {
+        /// Every hook, with the reason.
+        hooks: Vec<HookStatus>,
+    },
+}
+
+impl LoadError {
+    /// How each hook fared.
+    pub fn hooks(&self) -> &[HookStatus] {
+        match self {
+            Self::NoTracepoint { hooks } | Self::Nothing { hooks } => hooks,
+        }
+    }
+}
+
+/// Each reason once: often they are all the same.
+fn reasons(hooks: &[HookStatus]) -> String {
+    let mut reasons: Vec<&str> = Vec::new();
+    for hook in hooks.iter().filter(|hook| matches!(hook.status, HookState::Refused | HookState::Unsupported)) {
+        if let Some(why) = hook.why.as_deref().filter(|why| !reasons.contains(why)) {
+            reasons.push(why);
+        }
+    }
+    reasons.join("; ")
+}
+
+/// Loads and attaches what works here.
+///
+/// # Errors
+/// With [`BackendChoice::Auto`] only when not even the portable backend can work (no /proc); with
+/// [`BackendChoice::Tracepoint`] when no kernel program is attached.
+pub fn load(options: &LoadOptions) -> Result<Detection, LoadError> {
+    let (kernel, mut hooks) = match options.backend {
+        BackendChoice::Portable => (None, load::not_wanted()),
+        BackendChoice::Auto | BackendChoice::Tracepoint => try_kernel(options.kernel_log),
+    };
+    give_back_memory();
+    if let Some(kernel) = kernel {
+        hooks.extend(hooks::portable());
+        return Ok(Detection { backend: BackendKind::Tracepoint, kernel: Some(kernel), hooks });
+    }
+    if options.backend == BackendChoice::Tracepoint {
+        return Err(LoadError::NoTracepoint { hooks });
+    }
+    let portable = hooks::portable();
+    let works = portable.iter().any(|hook| hook.name == hooks::MOUNTINFO && hook.status == HookState::Attached);
+    hooks.extend(portable);
+    if works {
+        Ok(Detection { backend: BackendKind::Portable, kernel: None, hooks })
+    } else {
+        Err(LoadError::Nothing { hooks })
+    }
+}
+
+/// The kernel programs, if any of them is attached.
+fn try_kernel(kernel_log: bool) -> (Option<Kernel>, Vec<HookStatus>) {
+    let environment = Environment::read();
+    let load::Loaded { ebpf, hooks, on_demand } = match load::load(&environment, kernel_log) {
+        Ok(loaded) => loaded,
+        Err(hooks) => return (None, hooks),
+    };
+    if !hooks.iter().any(|hook| hook.status == HookState::Attached) {
+        return (None, hooks);
+    }
+    match Kernel::new(ebpf, on_demand, kernel_log) {
+        Ok(kernel) => (Some(kernel), hooks),
+        Err(error) => (None, load::refuse_all(&HookError::Earlier(format!("opening the maps: {error}")))),
+    }
+}
+
+/// Reading the kernel's types took tens of megabytes, now free, that the allocator would keep.
+fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim(3) is thread-safe and has no other precondition.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// The kernel programs, attached. They are detached when it is dropped.
+pub struct Kernel {
+    ebpf: Ebpf,
+    maps: Arc<Maps>,
+    events: Option<RingBuf<MapData>>,
+    kernel_log: bool,
+    on_demand: Option<Candidate>,
+    calls: Option<Attachment>,
+}
+
+impl Kernel {
+    fn new(mut ebpf: Ebpf, on_demand: Option<Candidate>, kernel_log: bool) -> Result<Self, MapError> {
+        let maps = Maps::open(&mut ebpf)?;
+        let events = load::take_map(&mut ebpf, "EVENTS")?;
+        Ok(Self { ebpf, maps: Arc::new(maps), events: Some(events), kernel_log, on_demand, calls: None })
+    }
+
+    /// Reads what the programs count.
+    pub fn counters(&self) -> Counters {
+        Counters(Arc::clone(&self.maps))
+    }
+
+    /// The events; `None` when they were taken before.
+    ///
+    /// # Errors
+    /// When the ring buffer can't be registered with the tokio runtime, within which this has to be called.
+    pub fn take_events(&mut self) -> io::Result<Option<EventStream>> {
+        let Some(ring) = self.events.take() else { return Ok(None) };
+        let log = if self.kernel_log { Some(KernelLog::open(&mut self.ebpf)?) } else { None };
+        EventStream::new(ring, log, Arc::clone(&self.maps.malformed)).map(Some)
+    }
+
+    /// Makes a process a known daemon, whose end is told: one learnt otherwise than by its answers. With a device, its
+    /// answers there are no news either.
+    ///
+    /// # Errors
+    /// When the map is full.
+    pub fn watch_daemon(&mut self, pid: u32, device: Option<DeviceNumber>) -> io::Result<()> {
+        self.maps.watch(pid, device.map(DeviceNumber::to_kernel)).map_err(io::Error::other)
+    }
+
+    /// Forgets a daemon that is gone, or serves nothing any more.
+    pub fn forget_daemon(&mut self, pid: u32) {
+        self.maps.forget_daemon(pid);
+    }
+
+    /// Forgets what was counted for a connection that is gone.
+    pub fn forget_connection(&mut self, device: DeviceNumber) {
+        self.maps.forget_connection(device.to_kernel());
+    }
+
+    /// Attaches or detaches the program that watches every system call's result. Does nothing when it is so already.
+    ///
+    /// # Errors
+    /// When the kernel did not allow that program in the first place, or refuses now.
+    pub fn set_vfs_errors(&mut self, attached: bool) -> Result<(), HookError> {
+        let candidate = self.on_demand.ok_or(HookError::NoTracepoint { tracepoint: SYS_EXIT })?;
+        let refused = |action, error| load::refused(candidate, action, error, &Environment::read());
+        match (attached, self.calls.take()) {
+            (true, None) => {
+                let attachment = Attachment::new(&mut self.ebpf, candidate, SYS_EXIT);
+                self.calls = Some(attachment.map_err(|error| refused("attaching", error))?);
+            }
+            (false, Some(attachment)) => {
+                attachment.detach(&mut self.ebpf).map_err(|error| refused("detaching", error))?;
+            }
+            (true, attachment @ Some(_)) => self.calls = attachment,
+            (false, None) => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! FUSE requests: `fuse_request_send` (the kernel puts a request in the daemon's queue) and `fuse_request_end` (it was
+//! answered, or ended by the kernel). Both were added in Linux 6.11 and have one argument, the `fuse_req`.
+//!
+//! `fuse_request_end` runs in the context of whoever ends the request: the daemon that answers (`fuse_dev_do_write`),
+//! the dying daemon whose descriptor is closed (`fuse_dev_release`), the task that aborts (`fuse_conn_abort_write`,
+//! `fuse_umount_begin`), or a thread of the kernel (`fuse_check_timeout`, io_uring).
+
+use aya_ebpf::bindings::BPF_ANY;
+use aya_ebpf::macros::{btf_tracepoint, raw_tracepoint};
+use aya_ebpf::programs::{BtfTracePointContext, RawTracePointContext};
+use detector_common::maps::{ConnectionState, InFlight, Loss, RequestError, Served};
+use detector_common::record::Record;
+use detector_common::verdict::{self, Ending, FUSE_INIT, PF_KTHREAD};
+
+use crate::memory::{Address, Memory, Probed, Typed, current_tgid, makes_calls, offset, process_of};
+use crate::state::{CONNECTIONS, IN_FLIGHT, REQUEST_ERRORS, SERVED, count, count_in, know_daemon, lose, now, send};
+
+#[btf_tracepoint(function = "fuse_request_send")]
+fn fuse_request_send(context: BtfTracePointContext) {
+    sent::<Typed>(context.arg(0)).unwrap_or_else(|| lose(Loss::Unreadable));
+}
+
+#[raw_tracepoint(tracepoint = "fuse_request_send")]
+fn fuse_request_send_raw(context: RawTracePointContext) {
+    sent::<Probed>(context.arg(0)).unwrap_or_else(|| lose(Loss::Unreadable));
+}
+
+#[btf_tracepoint(function = "fuse_request_end")]
+fn fuse_request_end(context: BtfTracePointContext) {
+    ended::<Typed>(context.arg(0)).unwrap_or_else(|| lose(Loss::Unreadable));
+}
+
+#[raw_tracepoint(tracepoint = "fuse_request_end")]
+fn fuse_request_end_raw(context: RawTracePointContext) {
+    ended::<Probed>(context.arg(0)).unwrap_or_else(|| lose(Loss::Unreadable));
+}
+
+/// The device number of the request's connection.
+#[inline(always)]
+fn device_of<M: Memory>(request: Address) -> Option<u32> {
+    let owner = M::pointer(request, offset!(request_owner))?;
+    let connection = M::pointer(owner, offset!(owner_connection))?;
+    M::u32(connection, offset!(connection_device))
+}
+
+#[inline(always)]
+fn sent<M: Memory>(request: Address) -> Option<()> {
+    let device = device_of::<M>(request)?;
+    let opcode = M::u32(request, offset!(request_opcode))?;
+    let pid = M::u32(request, offset!(request_pid))?;
+    match CONNECTIONS.get_ptr_mut(device) {
+        // SAFETY: a map's value, valid until the program ends.
+        Some(connection) if opcode != FUSE_INIT => count(unsafe { &raw mut (*connection).sent }),
+        // The number is new or was given to another connection: what was counted under it is over.
+        _ => {
+            let connection = ConnectionState { sent: 1, ..ConnectionState::default() };
+            if CONNECTIONS.insert(device, connection, u64::from(BPF_ANY)).is_err() {
+                lose(Loss::Connections);
+            }
+        }
+    }
+    // The kernel takes a `fuse_req` from a slab: a request that ended unseen (killed before the daemon read it: no
+    // fuse_request_end) is overwritten when its memory is used again.
+    let in_flight = InFlight { since: now(), device, opcode, pid, reserved: 0 };
+    if IN_FLIGHT.insert(request as u64, in_flight, u64::from(BPF_ANY)).is_err() {
+        lose(Loss::InFlight);
+    }
+    Some(())
+}
+
+#[inline(always)]
+fn ended<M: Memory>(request: Address) -> Option<()> {
+    let device = device_of::<M>(request)?;
+    let opcode = M::u32(request, offset!(request_opcode))?;
+    let error = M::u32(request, offset!(reply_error))?.cast_signed();
+    let unique = M::u64(request, offset!(reply_unique))?;
+    let at = now();
+    // It fails for a request sent before the programs were attached.
+    let _ = IN_FLIGHT.remove(request as u64);
+    if CONNECTIONS.get_ptr_mut(device).is_none()
+        && CONNECTIONS.insert(device, ConnectionState::default(), u64::from(BPF_ANY)).is_err()
+    {
+        lose(Loss::Connections);
+    }
+    let Some(connection) = CONNECTIONS.get_ptr_mut(device) else { return Some(()) };
+    // SAFETY: a map's value, valid until the program ends; what several CPUs add to is added atomically, of the other
+    // members any CPU's latest value is right.
+    unsafe {
+        count(&raw mut (*connection).ended);
+        (*connection).last_end = at;
+    }
+    match verdict::request_end(opcode, error, unique) {
+        Ending::Initialised => initialised::<M>(connection, device, at),
+        Ending::Answered => answered::<M>(connection, device, at),
+        Ending::ErrorReply { errno } => {
+            count_in(&REQUEST_ERRORS, RequestError { device, errno }, Loss::RequestErrors);
+            answered::<M>(connection, device, at)
+        }
+        Ending::Aborted => aborted::<M>(connection, device, at),
+        Ending::Kernel => Some(()),
+    }
+}
+
+/// The daemon serves from now on.
+#[inline(always)]
+fn initialised<M: Memory>(connection: *mut ConnectionState, device: u32, at: u64) -> Option<()> {
+    let daemon = process_of::<M>(M::current())?;
+    // SAFETY: a map's value, valid until the program ends.
+    unsafe { (*connection).last_tgid = daemon.tgid };
+    serves(device, daemon.tgid);
+    send(Record::Ready { at, device, daemon });
+    Some(())
+}
+
+/// The daemon is alive; perhaps it is one that nobody knows yet.
+#[inline(always)]
+fn answered<M: Memory>(connection: *mut ConnectionState, device: u32, at: u64) -> Option<()> {
+    let tgid = current_tgid();
+    // SAFETY: a map's value, valid until the program ends.
+    let (burst, last) = unsafe { ((*connection).burst, (*connection).last_tgid) };
+    if burst != 0 {
+        // SAFETY: as above.
+        unsafe { (*connection).burst = 0 };
+    }
+    if last == tgid {
+        return Some(());
+    }
+    // SAFETY: as above.
+    unsafe { (*connection).last_tgid = tgid };
+    if SERVED.get_ptr(Served { device, tgid }).is_some() {
+        return Some(());
+    }
+    let task = M::current();
+    if M::u32(task, offset!(task_flags))? & PF_KTHREAD != 0 {
+        // virtiofs, or io_uring finishing an answer in a thread of the kernel.
+        return Some(());
+    }
+    let daemon = process_of::<M>(task)?;
+    serves(device, tgid);
+    send(Record::DaemonSeen { at, device, daemon });
+    Some(())
+}
+
+#[inline(always)]
+fn serves(device: u32, tgid: u32) {
+    if SERVED.insert(Served { device, tgid }, 1, u64::from(BPF_ANY)).is_err() {
+        lose(Loss::Served);
+    }
+    know_daemon(tgid);
+}
+
+/// The connection was aborted. Only the first request of a burst is reported: the agent reads the number from the map.
+#[inline(always)]
+fn aborted<M: Memory>(connection: *mut ConnectionState, device: u32, at: u64) -> Option<()> {
+    // SAFETY: a map's value, valid until the program ends.
+    let first = unsafe {
+        let first = (*connection).burst == 0;
+        count(&raw mut (*connection).aborted);
+        count(&raw mut (*connection).burst);
+        first
+    };
+    if !first {
+        return Some(());
+    }
+    let task = M::current();
+    let flags = M::u32(task, offset!(task_flags))?;
+    let call = if makes_calls(flags) { M::current_call() } else { None };
+    let by = process_of::<M>(task)?;
+    send(Record::RequestsAborted { at, device, by, flags, call });
+    Some(())
+}

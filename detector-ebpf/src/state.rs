@@ -1,0 +1,130 @@
+//! The maps, and the two ways out: a record, or a count of what could not be recorded.
+//!
+//! The hash maps are preallocated: tracepoints fire where the kernel must not allocate, and before Linux 6.1 a map that
+//! allocates from such a program could deadlock. That costs about 5 MiB of kernel memory.
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{HashMap, PerCpuArray, RingBuf};
+use aya_log_ebpf::debug;
+use detector_common::maps::{CallError, ConnectionState, DaemonState, InFlight, Loss, RequestError, Served};
+use detector_common::record::{Record, Wire};
+
+/// Room for 7,281 records (64 bytes and 8 of header): a thousand connections that die at once send two or three each,
+/// perhaps before the agent runs at all.
+#[map]
+static EVENTS: RingBuf = RingBuf::with_byte_size(512 * 1024, 0);
+
+/// One counter for each [`Loss`].
+#[map]
+static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(Loss::ALL.len() as u32, 0);
+
+/// Requests on their way, by the address of the kernel's `fuse_req`.
+#[map]
+pub static IN_FLIGHT: HashMap<u64, InFlight> = HashMap::with_max_entries(16_384, 0);
+
+/// Connections, by device number.
+#[map]
+pub static CONNECTIONS: HashMap<u32, ConnectionState> = HashMap::with_max_entries(8_192, 0);
+
+/// Known daemons, by thread group id.
+#[map]
+pub static DAEMONS: HashMap<u32, DaemonState> = HashMap::with_max_entries(8_192, 0);
+
+/// Which daemon was reported for which connection.
+#[map]
+pub static SERVED: HashMap<Served, u8> = HashMap::with_max_entries(16_384, 0);
+
+/// Errors that daemons answered.
+#[map]
+pub static REQUEST_ERRORS: HashMap<RequestError, u64> = HashMap::with_max_entries(8_192, 0);
+
+/// System calls that returned a dead connection's error, until the agent takes the counts.
+#[map]
+pub static CALL_ERRORS: HashMap<CallError, u64> = HashMap::with_max_entries(4_096, 0);
+
+/// CLOCK_BOOTTIME in nanoseconds.
+#[inline(always)]
+pub fn now() -> u64 {
+    // SAFETY: a helper without arguments.
+    unsafe { bpf_ktime_get_boot_ns() }
+}
+
+/// Sends a record, or counts that there was no room.
+#[inline(always)]
+pub fn send(record: Record) {
+    submit(&Wire::from(record));
+}
+
+/// One function for all, so that the code which formats the log message exists once.
+#[inline(never)]
+fn submit(wire: &Wire) {
+    debug!(
+        (),
+        "record {}: device {} process {} other {} value {} detail {}",
+        wire.kind,
+        wire.device,
+        wire.process.tgid,
+        wire.other.tgid,
+        wire.value,
+        wire.detail
+    );
+    match EVENTS.reserve::<Wire>(0) {
+        Some(mut entry) => {
+            entry.write(*wire);
+            entry.submit(0);
+        }
+        None => lose(Loss::RingFull),
+    }
+}
+
+/// Counts a loss.
+#[inline(always)]
+pub fn lose(loss: Loss) {
+    count_loss(loss as u32);
+}
+
+#[inline(never)]
+fn count_loss(loss: u32) {
+    debug!((), "lost something, reason {}", loss);
+    if let Some(counter) = LOST.get_ptr_mut(loss) {
+        // SAFETY: this CPU's own element.
+        unsafe { *counter += 1 };
+    }
+}
+
+/// Adds one to a counter that other CPUs add to.
+#[inline(always)]
+pub fn count(counter: *mut u64) {
+    // Rust counts the BPF target among those without atomic operations. This one, an addition whose result is not asked
+    // for, every kernel has (one with a result: Linux 5.12).
+    //
+    // SAFETY: an aligned member of a map's value, valid until the program ends.
+    unsafe {
+        core::arch::asm!("lock *(u64 *)({counter} + 0) += {one}", counter = in(reg) counter, one = in(reg) 1_u64);
+    }
+}
+
+/// Adds one to a map's counter, which may be new. True when it was.
+#[inline(always)]
+pub fn count_in<K>(map: &HashMap<K, u64>, key: K, full: Loss) -> bool {
+    if let Some(counter) = map.get_ptr_mut(&key) {
+        count(counter);
+        return false;
+    }
+    let added = map.insert(&key, 1, u64::from(BPF_NOEXIST)).is_ok();
+    if !added {
+        lose(full);
+    }
+    added
+}
+
+/// Makes a process a known daemon, without forgetting what is known of it.
+#[inline(always)]
+pub fn know_daemon(tgid: u32) {
+    if DAEMONS.get_ptr(tgid).is_none() && DAEMONS.insert(tgid, DaemonState::default(), u64::from(BPF_NOEXIST)).is_err()
+    {
+        lose(Loss::Daemons);
+    }
+}

@@ -1,0 +1,40 @@
+//! A program on its tracepoint, in either form.
+
+use aya::Ebpf;
+use aya::programs::raw_trace_point::RawTracePointLinkId;
+use aya::programs::tp_btf::BtfTracePointLinkId;
+use aya::programs::{Program, ProgramError};
+
+use super::hooks::Candidate;
+
+enum Link {
+    Typed(BtfTracePointLinkId),
+    Raw(RawTracePointLinkId),
+}
+
+/// A program that is attached until [`Attachment::detach`], or until the kernel object is dropped.
+pub(super) struct Attachment {
+    program: &'static str,
+    link: Link,
+}
+
+impl Attachment {
+    /// Attaches a program that is loaded.
+    pub fn new(ebpf: &mut Ebpf, candidate: Candidate, tracepoint: &str) -> Result<Self, ProgramError> {
+        let link = match ebpf.program_mut(candidate.program) {
+            Some(Program::BtfTracePoint(program)) => Link::Typed(program.attach()?),
+            Some(Program::RawTracePoint(program)) => Link::Raw(program.attach(tracepoint)?),
+            Some(_) | None => return Err(ProgramError::UnexpectedProgramType),
+        };
+        Ok(Self { program: candidate.program, link })
+    }
+
+    /// Detaches it; it stays loaded.
+    pub fn detach(self, ebpf: &mut Ebpf) -> Result<(), ProgramError> {
+        match (ebpf.program_mut(self.program), self.link) {
+            (Some(Program::BtfTracePoint(program)), Link::Typed(link)) => program.detach(link),
+            (Some(Program::RawTracePoint(program)), Link::Raw(link)) => program.detach(link),
+            _ => Err(ProgramError::UnexpectedProgramType),
+        }
+    }
+}

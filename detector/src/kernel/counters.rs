@@ -1,0 +1,217 @@
+//! What the kernel programs count, read from their maps when somebody asks.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aya::Ebpf;
+use aya::maps::{HashMap as KernelMap, MapData, MapError, PerCpuArray};
+use detector_common::maps::{CallError, ConnectionState, DaemonState, InFlight, Loss, RequestError, Served};
+
+use super::load::take_map;
+use super::plain::Plain;
+use crate::model::{Boottime, DeviceNumber};
+
+/// FUSE_SETLKW (include/uapi/linux/fuse.h) waits for another process's lock: its age says nothing about the daemon.
+const FUSE_SETLKW: u32 = 33;
+
+/// A map that changes while it is read can start again from its first key (`htab_map_get_next_key`). Nobody gets more
+/// than so many entries; the largest map has 16,384.
+const READ_LIMIT: usize = 32_768;
+
+type Table<K, V> = Mutex<KernelMap<MapData, K, V>>;
+
+/// The maps, shared by those who read and the one who writes.
+pub(super) struct Maps {
+    pub connections: Table<u32, Plain<ConnectionState>>,
+    pub in_flight: Table<u64, Plain<InFlight>>,
+    pub daemons: Table<u32, Plain<DaemonState>>,
+    pub served: Table<Plain<Served>, u8>,
+    pub request_errors: Table<Plain<RequestError>, u64>,
+    pub call_errors: Table<Plain<CallError>, u64>,
+    pub lost: PerCpuArray<MapData, u64>,
+    pub malformed: Arc<AtomicU64>,
+}
+
+impl Maps {
+    /// Takes the maps out of the loaded object.
+    pub fn open(ebpf: &mut Ebpf) -> Result<Self, MapError> {
+        Ok(Self {
+            connections: Mutex::new(take_map(ebpf, "CONNECTIONS")?),
+            in_flight: Mutex::new(take_map(ebpf, "IN_FLIGHT")?),
+            daemons: Mutex::new(take_map(ebpf, "DAEMONS")?),
+            served: Mutex::new(take_map(ebpf, "SERVED")?),
+            request_errors: Mutex::new(take_map(ebpf, "REQUEST_ERRORS")?),
+            call_errors: Mutex::new(take_map(ebpf, "CALL_ERRORS")?),
+            lost: take_map(ebpf, "LOST")?,
+            malformed: Arc::default(),
+        })
+    }
+
+    /// Enters a daemon. One that is known already keeps what is known of it.
+    pub fn watch(&self, tgid: u32, device: Option<u32>) -> Result<(), MapError> {
+        match lock(&self.daemons).insert(tgid, Plain(DaemonState::default()), BPF_NOEXIST) {
+            Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::EEXIST) => {}
+            result => result?,
+        }
+        match device {
+            Some(device) => lock(&self.served).insert(Plain(Served { device, tgid }), 1, 0),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes a daemon, and which connections it served.
+    pub fn forget_daemon(&self, tgid: u32) {
+        // It is not there any more when its exit was told.
+        let _ = lock(&self.daemons).remove(&tgid);
+        remove_if(&self.served, |Plain(key)| key.tgid == tgid);
+    }
+
+    /// Removes what is kept under a device number.
+    pub fn forget_connection(&self, device: u32) {
+        // It is not there when no request was ever seen.
+        let _ = lock(&self.connections).remove(&device);
+        remove_if(&self.served, |Plain(key)| key.device == device);
+        remove_if(&self.request_errors, |Plain(key)| key.device == device);
+        self.forget_requests(|request| request.device == device);
+    }
+
+    fn forget_requests(&self, chosen: impl Fn(&InFlight) -> bool) {
+        let requests = entries(&self.in_flight);
+        remove_if(&self.in_flight, |key| requests.get(key).is_some_and(|Plain(request)| chosen(request)));
+    }
+}
+
+/// Removes the entries whose key is chosen. One that vanishes meanwhile is gone all the same.
+fn remove_if<K: aya::Pod + Hash + Eq, V: aya::Pod>(table: &Table<K, V>, chosen: impl Fn(&K) -> bool) {
+    let keys: HashSet<K> = lock(table).keys().take(READ_LIMIT).filter_map(Result::ok).filter(chosen).collect();
+    let mut table = lock(table);
+    for key in keys {
+        let _ = table.remove(&key);
+    }
+}
+
+/// `BPF_NOEXIST` (include/uapi/linux/bpf.h): fail rather than overwrite.
+const BPF_NOEXIST: u64 = 1;
+
+/// Nothing panics while a lock is held, and the maps are the kernel's: they stay consistent.
+pub(super) fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Every entry. An entry that vanishes meanwhile, or an error, ends nothing: the rest is read.
+pub(super) fn entries<K: aya::Pod + Hash + Eq, V: aya::Pod>(table: &Table<K, V>) -> HashMap<K, V> {
+    lock(table).iter().take(READ_LIMIT).filter_map(Result::ok).collect()
+}
+
+/// Counts of one connection, since its FUSE_INIT or since the programs were attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionCounters {
+    /// Requests put in the daemon's queue.
+    pub sent: u64,
+    /// Requests that ended, however.
+    pub ended: u64,
+    /// Requests that the kernel ended because the connection was aborted.
+    pub aborted: u64,
+    /// Requests on their way. Not `sent - ended`: a request whose caller is killed before the daemon has read it ends
+    /// unseen (`request_wait_answer`), and the number would never come down again.
+    pub in_flight: u64,
+    /// When the last request ended.
+    pub last_end: Option<Boottime>,
+}
+
+/// The request that is longest on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OldestRequest {
+    /// FUSE opcode (include/uapi/linux/fuse.h).
+    pub opcode: u32,
+    /// Who asks, as seen from the daemon's pid namespace; 0 when the kernel doesn't say.
+    pub pid: u32,
+    /// Since when.
+    pub since: Boottime,
+}
+
+/// Reads the kernel programs' counters. Each call reads the kernel's maps; cheap to clone.
+#[derive(Clone)]
+pub struct Counters(pub(super) Arc<Maps>);
+
+impl Counters {
+    /// Every connection that sent or ended a request.
+    pub fn connections(&self) -> Vec<(DeviceNumber, ConnectionCounters)> {
+        let mut in_flight: HashMap<u32, u64> = HashMap::new();
+        for Plain(request) in entries(&self.0.in_flight).into_values() {
+            *in_flight.entry(request.device).or_default() += 1;
+        }
+        let of = |(device, Plain(state)): (u32, Plain<ConnectionState>)| {
+            let counters = ConnectionCounters {
+                sent: state.sent,
+                ended: state.ended,
+                aborted: state.aborted,
+                in_flight: in_flight.get(&device).copied().unwrap_or(0),
+                last_end: (state.last_end != 0).then_some(Boottime(state.last_end)),
+            };
+            (DeviceNumber::from_kernel(device), counters)
+        };
+        entries(&self.0.connections).into_iter().map(of).collect()
+    }
+
+    /// Requests of this connection that the kernel ended because it was aborted; `None` when it was never seen.
+    pub fn aborted(&self, device: DeviceNumber) -> Option<u64> {
+        lock(&self.0.connections).get(&device.to_kernel(), 0).ok().map(|Plain(state)| state.aborted)
+    }
+
+    /// For each connection that has any, the request that is longest on its way. Requests that wait for a lock are left
+    /// out.
+    pub fn oldest_requests(&self) -> HashMap<DeviceNumber, OldestRequest> {
+        let mut oldest: HashMap<DeviceNumber, OldestRequest> = HashMap::new();
+        for Plain(InFlight { since, device, opcode, pid, .. }) in entries(&self.0.in_flight).into_values() {
+            if opcode == FUSE_SETLKW {
+                continue;
+            }
+            let request = OldestRequest { opcode, pid, since: Boottime(since) };
+            let entry = oldest.entry(DeviceNumber::from_kernel(device)).or_insert(request);
+            if request.since < entry.since {
+                *entry = request;
+            }
+        }
+        oldest
+    }
+
+    /// Nothing of this connection is on its way, says the control file system (`waiting` is 0): forgets requests sent
+    /// before `before` that ended unseen.
+    pub fn settle(&self, device: DeviceNumber, before: Boottime) {
+        self.0.forget_requests(|request| request.device == device.to_kernel() && request.since < before.0);
+    }
+
+    /// Errors that daemons answered: connection, positive errno, how often.
+    pub fn request_errors(&self) -> Vec<(DeviceNumber, i32, u64)> {
+        let of = |(Plain(key), count): (Plain<RequestError>, u64)| {
+            (DeviceNumber::from_kernel(key.device), key.errno.cast_signed(), count)
+        };
+        entries(&self.0.request_errors).into_iter().map(of).collect()
+    }
+
+    /// Takes the counts of system calls that returned a dead connection's error: process, positive errno, how often.
+    /// From then on the next such call of a process is an event again.
+    pub fn drain_vfs_errors(&self) -> Vec<(u32, i32, u64)> {
+        let counts = entries(&self.0.call_errors);
+        let mut table = lock(&self.0.call_errors);
+        let take = |(key, count): (Plain<CallError>, u64)| {
+            // Only this removes entries. A call between the look and the removal goes uncounted.
+            let _ = table.remove(&key);
+            (key.0.tgid, key.0.errno.cast_signed(), count)
+        };
+        counts.into_iter().map(take).collect()
+    }
+
+    /// What could not be recorded, or not be understood: where, why, how often. Zeroes included, so that a metric exists
+    /// before something is lost.
+    pub fn lost(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let kernel = (0..).zip(Loss::ALL).map(|(index, loss)| {
+            let count = self.0.lost.get(&index, 0).map(|values| values.iter().sum()).unwrap_or(0);
+            ("kernel", loss.reason(), count)
+        });
+        kernel.chain([("ring", "malformed", self.0.malformed.load(Ordering::Relaxed))]).collect()
+    }
+}
