@@ -132,6 +132,9 @@ fn put_beneath(clone: &Clone, dead: &Mount, above: &[Mount]) -> Result<Done, Rec
     same_kind(clone, &seen, path)?;
     sys::move_beneath(clone.fd.as_fd(), seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Move, path))?;
     drop(seen);
+    // Still hidden by the dead mount.
+    sys::unshare_again(clone.fd.as_fd(), dead.propagation)
+        .map_err(RecoverError::kernel(Stage::SetPropagation, path))?;
     detach_all([dead])
 }
 

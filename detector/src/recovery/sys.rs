@@ -213,6 +213,16 @@ pub(crate) fn dress(clone: BorrowedFd<'_>, like: &Mount) -> Result<(), (Stage, E
     Ok(())
 }
 
+/// A mount that is moved below a shared parent becomes shared itself (`attach_recursive_mnt` in fs/namespace.c; measured on
+/// Linux 6.18), whatever it was before. This gives a mount that was not shared its propagation back; one that was is left in
+/// the group that it now forms with its copies below the parent's peers.
+pub(crate) fn unshare_again(mount: BorrowedFd<'_>, propagation: Propagation) -> Result<(), RawErrno> {
+    if propagation.shared.is_some() {
+        return Ok(());
+    }
+    propagation_changes(propagation).iter().try_for_each(|change| set_attributes(mount, 0, 0, *change))
+}
+
 /// Takes a mount out of its peer group, so that what is mounted on it appears nowhere else.
 pub(crate) fn make_private(mount: BorrowedFd<'_>) -> Result<(), RawErrno> {
     set_attributes(mount, 0, 0, libc::MS_PRIVATE)
