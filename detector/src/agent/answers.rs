@@ -75,8 +75,8 @@ impl Shell {
         let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         Some(ConnectionReport {
             connection: known.id.device,
-            fs_type: known.fs_type.clone()?,
-            source: known.source.clone()?,
+            fs_type: known.fs_type.clone(),
+            source: known.source.clone(),
             state: state(known)?,
             daemon: known.daemon.clone(),
             requests_in_flight: self.in_flight(known, requests),

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use super::args::Backend;
-use super::doctor::Report;
 use crate::policy::{Policy, PolicyError};
 use crate::telemetry::status::ConnectionReport;
 
@@ -13,14 +11,6 @@ use crate::telemetry::status::ConnectionReport;
 /// The mounts can't be read.
 pub fn connections() -> Result<Vec<ConnectionReport>, String> {
     Err("mounts is not part of this build".to_owned())
-}
-
-/// What can be detected here.
-///
-/// # Errors
-/// This machine can't be examined.
-pub fn examine(_backend: Backend) -> Result<Report, String> {
-    Err("doctor is not part of this build".to_owned())
 }
 
 /// How many rules a policy file has.

@@ -85,7 +85,7 @@ pub const OUTAGE_BUCKETS: [f64; 19] = [
     3600.0,
 ];
 
-/// Every value of the label `reason`: [`crate::model::Reason::kind`].
+/// Every value of the label `reason`: [`crate::model::Reason::kind`] of those that a connection dies of.
 pub const REASONS: [&str; 9] = [
     "signal",
     "exit",
