@@ -2,6 +2,12 @@
 
 use std::process::ExitCode;
 
+use fuse_detector::{cli, worker};
+
 fn main() -> ExitCode {
-    fuse_detector::cli::main()
+    // Before anything else: a worker process is this program, but has no business with arguments or a runtime.
+    if worker::is_worker_invocation() {
+        return worker::main();
+    }
+    cli::main()
 }
