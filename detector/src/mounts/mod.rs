@@ -25,6 +25,7 @@ pub use control::{ControlError, ControlFs};
 pub use exit::{ProcessWatch, ProcessWatchError};
 pub use holders::{Holders, holders, holders_of};
 pub use mountinfo::ChildMount;
+pub use proc::comm;
 pub use record::{CgroupMembership, Credentials, DaemonRecord, Limit, RecordError, remember};
 pub use scan::{NamespaceMounts, Problem, Scanner, Snapshot};
 pub use watch::MountWatch;
