@@ -39,6 +39,11 @@ pub fn connections() -> Result<Listing, String> {
     }
     let mut problems: Vec<_> = snapshot.problems.iter().map(ToString::to_string).collect();
     let mut note = |problem: String| problems.push(problem);
+    // Before anybody is asked: the questions are requests, too.
+    let control = control().unwrap_or_else(|error| {
+        note(error.to_string());
+        BTreeMap::new()
+    });
     let lives = ask(&snapshot).unwrap_or_else(|error| {
         note(format!("no file system can be asked for a sign of life: {error}"));
         BTreeMap::new()
@@ -47,10 +52,6 @@ pub fn connections() -> Result<Listing, String> {
         note(format!("the daemons can't be told: {error}"));
         // Nobody is known, so nothing may be concluded from that.
         mounts::Holders { denied: 1, ..mounts::Holders::default() }
-    });
-    let control = control().unwrap_or_else(|error| {
-        note(error.to_string());
-        BTreeMap::new()
     });
     let facts = Facts { snapshot, control, holders, lives };
     Ok(Listing { reports: inventory::reports(&facts, mounts::comm), problems })
