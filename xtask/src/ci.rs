@@ -16,6 +16,9 @@ struct Step {
     arguments: &'static [&'static str],
 }
 
+/// Here a backend that does not work fails the tests, which elsewhere would skip what needs it.
+const ENVIRONMENT: (&str, &str) = ("FUSE_DETECTOR_EXPECT_BACKENDS", "tracepoint,portable");
+
 const STEPS: &[Step] = &[
     Step { name: "format", arguments: &["fmt", "--all", "--check"] },
     Step { name: "clippy", arguments: &["clippy", "--all-targets", "--", "--deny", "warnings"] },
@@ -60,7 +63,8 @@ fn run_step(step: &Step) -> Outcome {
 
 fn cargo(arguments: &[&str]) -> Result<()> {
     let mut command = workspace::cargo()?;
-    let status = Running::start(command.args(arguments).stdin(Stdio::null()))?.wait()?;
+    let (name, value) = ENVIRONMENT;
+    let status = Running::start(command.args(arguments).env(name, value).stdin(Stdio::null()))?.wait()?;
     anyhow::ensure!(status.success(), "{status}");
     Ok(())
 }

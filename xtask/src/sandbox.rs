@@ -122,6 +122,8 @@ fn within(scratch: Scratch, task: impl FnOnce(&Scratch) -> Result<()>) -> Result
     let dir = scratch.dir.clone();
     thread::spawn(move || when_outside_ends(&dir));
     let result = task(&scratch);
+    // If the other thread is ending everything already, this waits for ever, and that thread ends the program.
+    process::start_no_more();
     process::end_descendants(END_PATIENCE)?;
     result.map(|()| ExitCode::SUCCESS)
 }

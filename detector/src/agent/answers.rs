@@ -64,11 +64,7 @@ impl Shell {
                 oldest_request: age(known, &requests),
             })
         });
-        Gauges {
-            connections: connections.collect(),
-            request_errors: self.request_errors(),
-            losses: self.losses(),
-        }
+        Gauges { connections: connections.collect(), request_errors: self.request_errors(), losses: self.losses() }
     }
 
     fn report(&self, known: &Connection, requests: &Requests) -> Option<ConnectionReport> {
@@ -89,7 +85,7 @@ impl Shell {
     fn in_flight(&self, known: &Connection, requests: &Requests) -> Option<u64> {
         if self.counters.is_some() {
             let counted = requests.counters.get(&known.id.device);
-            return counted.map(ConnectionCounters::in_flight);
+            return counted.map(|counters| counters.in_flight);
         }
         self.control.as_ref()?.waiting(known.id.device).ok()?
     }

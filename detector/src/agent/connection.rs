@@ -9,7 +9,8 @@ use crate::health::{Machine, Origin, State};
 use crate::model::{
     BackendKind, Boottime, ConnectionId, Daemon, Mount, NamespaceId, Transition, TransitionKind, TransitionMount,
 };
-use crate::worker::{MountTarget, ProbeTarget};
+use crate::recovery::MountTarget;
+use crate::worker::ProbeTarget;
 
 /// A connection as the agent knows it: its health, where it hangs, who serves it.
 #[derive(Debug)]
@@ -96,11 +97,6 @@ impl Connection {
         if self.mounts.is_empty() { &self.last_mounts } else { &self.mounts }
     }
 
-    /// The mount that stands for the connection: where the daemon mounted it.
-    pub fn primary(&self) -> Option<&Mount> {
-        primary(self.known_mounts())
-    }
-
     /// What happened to it, as it is told.
     pub fn transition(&self, kind: TransitionKind, backend: BackendKind, detection: Option<Duration>) -> Transition {
         Transition {
@@ -119,7 +115,10 @@ impl Connection {
     /// The mount through which it is probed, preferring the agent's own namespace; elsewhere it is reached through
     /// `/proc/PID/root` of a process there. A mount that another one covers can't be reached by its path.
     pub fn probe_target(
-        &self, own: NamespaceId, covered: &dyn Fn(&Mount) -> bool, namespaces: &BTreeMap<NamespaceId, u32>,
+        &self,
+        own: NamespaceId,
+        covered: &dyn Fn(&Mount) -> bool,
+        namespaces: &BTreeMap<NamespaceId, u32>,
     ) -> Option<ProbeTarget> {
         let reachable = |mount: &&Mount| !mount.root_deleted && !covered(mount);
         let here = self.mounts.iter().filter(|mount| mount.namespace == own).find(reachable);
@@ -131,12 +130,7 @@ impl Connection {
             })?,
         };
         Some(ProbeTarget {
-            mount: MountTarget {
-                mount_point: path,
-                device: mount.device,
-                mount_id: mount.id,
-                unique_id: mount.unique_id,
-            },
+            mount: MountTarget { mount_point: path, device: mount.device, id: mount.id, unique_id: mount.unique_id },
             owner: mount.owner_only(),
         })
     }

@@ -33,6 +33,7 @@ pub(super) struct Healing {
     /// The replacement of the attempt under way.
     ready: Option<(DeviceNumber, Boottime)>,
     last_healed: Option<Boottime>,
+    healed: Vec<Mount>,
     failures: Vec<String>,
 }
 
@@ -68,6 +69,7 @@ impl Healing {
         self.stage = Stage::Running;
         self.ready = None;
         self.last_healed = None;
+        self.healed.clear();
         self.failures.clear();
     }
 }
@@ -98,6 +100,7 @@ impl Node {
             begun: now,
             ready: None,
             last_healed: None,
+            healed: Vec::new(),
             failures: Vec::new(),
         });
         self.push(id, Input::RecoveryStarted);
@@ -115,7 +118,10 @@ impl Node {
 
     /// A volume that keeps dying soon after each recovery is given ever longer rests before the next.
     fn flap_pause(&mut self, now: Boottime, volume: PathBuf, settings: BackoffSettings) -> Duration {
-        let fresh = || Volume { flaps: FlapWatch::new(recovery::FlapSettings::default()), backoff: recovery::Backoff::new(settings) };
+        let fresh = || Volume {
+            flaps: FlapWatch::new(recovery::FlapSettings::default()),
+            backoff: recovery::Backoff::new(settings),
+        };
         let volume = self.volumes.entry(volume).or_insert_with(fresh);
         if volume.flaps.died(now) {
             // Without an end: the volume was healed each time, so giving up would be worse than going on slowly.
@@ -131,7 +137,8 @@ impl Node {
             return None;
         }
         let connection = self.connections.get(&id)?;
-        let own: Vec<_> = connection.mounts.iter().filter(|mount| mount.namespace == self.setting.own).cloned().collect();
+        let own: Vec<_> =
+            connection.mounts.iter().filter(|mount| mount.namespace == self.setting.own).cloned().collect();
         let primary = super::connection::primary(&own)?;
         let decision = self.decision(primary).clone();
         let deliberate = reason.is_deliberate() && decision.on_abort == OnAbort::Report;
@@ -181,9 +188,7 @@ impl Node {
             },
         };
         healing.begin_attempt();
-        let own = self.setting.own;
-        let children = self.children.iter().filter(|child| child.namespace == own).cloned().collect();
-        let job = RecoverJob { bring, dead, children, features: self.setting.features, deadline };
+        let job = RecoverJob { bring, dead, features: self.setting.features, deadline };
         self.push(id, Input::RecoveryStarted);
         self.actions.push(Action::Recover { connection: id, job: Box::new(job) });
     }
@@ -205,9 +210,10 @@ impl Node {
 
     /// A connection serves: those that died where it hangs may have been waiting for it.
     pub(super) fn replacement_ready(&mut self, id: ConnectionId) {
-        let waiting = self.connections.values().filter(|known| {
-            known.id != id && known.healing.as_ref().is_some_and(Healing::takes_replacement)
-        });
+        let waiting = self
+            .connections
+            .values()
+            .filter(|known| known.id != id && known.healing.as_ref().is_some_and(Healing::takes_replacement));
         let waiting: Vec<_> = waiting.map(|known| known.id).collect();
         for dead in waiting {
             if self.replacement(dead).is_some_and(|mount| mount.device == id.device) {
@@ -222,7 +228,10 @@ impl Node {
         match progress {
             Progress::Launched { pid } => tracing::debug!(connection = %id, pid, "replacement started"),
             Progress::Ready { device, at, pid: _ } => healing.ready = Some((device, at)),
-            Progress::Healed { mount: _, device: _, at } => healing.last_healed = Some(at),
+            Progress::Healed { mount, device: _, at } => {
+                healing.last_healed = Some(at);
+                healing.healed.push(mount);
+            }
             Progress::Gone { mount } => {
                 tracing::info!(connection = %id, mount_point = %mount.mount_point.display(), "unmounted meanwhile");
             }
@@ -242,6 +251,7 @@ impl Node {
             return self.attempt_failed(now, id);
         }
         let (strategy, ready, healed) = (healing.strategy, healing.ready, healing.last_healed);
+        let healed_mounts = std::mem::take(&mut healing.healed);
         let launch = connection.launch.take();
         let died = connection.died;
         if let (Some((device, ready)), Some(healed)) = (ready, healed) {
@@ -251,9 +261,8 @@ impl Node {
                 new.launch = launch;
             }
             let outage = died.map(|died| healed.since(died));
-            let recovery =
-                Recovery { strategy: strategy.as_str(), recovery: healed.since(ready), outage, replacement };
-            self.tell(id, TransitionKind::Recovered(recovery), None);
+            let recovery = Recovery { strategy: strategy.as_str(), recovery: healed.since(ready), outage, replacement };
+            self.tell_of(id, TransitionKind::Recovered(recovery), &healed_mounts);
         }
         self.push(id, Input::Recovered);
     }

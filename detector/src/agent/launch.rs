@@ -2,7 +2,7 @@
 
 use crate::model::NamespaceId;
 use crate::mounts::{CgroupMembership, DaemonRecord};
-use crate::recovery::LaunchSpec;
+use crate::recovery::{self, LaunchSpec};
 
 /// What was taken down of a daemon while it ran.
 #[derive(Debug, Clone)]
@@ -18,10 +18,29 @@ pub(super) struct Launch {
 impl Launch {
     pub fn of(record: &DaemonRecord, own: NamespaceId) -> Self {
         Self {
-            spec: LaunchSpec::from(record),
+            spec: spec(record),
             in_container: record.cgroups.iter().any(is_containers),
             in_own_namespace: record.mount_namespace == own,
         }
+    }
+}
+
+/// What of the record it takes to start the daemon again.
+fn spec(record: &DaemonRecord) -> LaunchSpec {
+    let cgroups = record.cgroups.iter().map(|membership| recovery::CgroupMembership {
+        controllers: membership.controllers.join(","),
+        path: membership.path.clone(),
+    });
+    LaunchSpec {
+        exe: record.exe.clone(),
+        argv: record.argv.clone(),
+        env: record.env.clone(),
+        cwd: record.cwd.clone(),
+        uid: record.credentials.uid,
+        gid: record.credentials.gid,
+        groups: record.credentials.groups.clone(),
+        cgroups: cgroups.collect(),
+        oom_score_adj: Some(record.oom_score_adj),
     }
 }
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::connection::Connection;
+use super::connection::{Connection, transition_mount};
 use super::event::{Action, Event, Found, Scope};
 use super::healing::Volume;
 use super::launch::Launch;
-use crate::health::{DaemonEnd, Effect, ExitSource, Input, Origin, State, Timer, Verdict};
-use crate::kernel::KernelEvent;
+use crate::health::{self, DaemonEnd, Effect, ExitSource, Input, Origin, State, Timer, Verdict};
+use crate::kernel::{AbortCall, KernelEvent};
 use crate::model::{
     BackendKind, Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Mount, MountId, NamespaceId, Process,
     Transition, TransitionKind,
@@ -77,7 +77,6 @@ pub struct Node {
     pub(super) looked: bool,
 }
 
-
 impl Node {
     /// Knows nothing yet: the first event to feed it is a look at everything.
     pub fn new(setting: Setting, policy: Policy) -> Self {
@@ -137,8 +136,9 @@ impl Node {
                 let id = self.current_or_new(device);
                 self.daemon_seen(id, daemon);
             }
-            KernelEvent::RequestsAborted { at, device, by, exiting, syscall } => {
-                self.input_of(device, Input::RequestsAborted { at, by, exiting, call: syscall });
+            KernelEvent::RequestsAborted { at, device, by, exiting, kernel_thread: _, syscall } => {
+                let call = syscall.map(abort_call);
+                self.input_of(device, Input::RequestsAborted { at, by, exiting, call });
             }
             KernelEvent::DaemonExited { at, daemon, status, sender, oom } => {
                 let end = Some(DaemonEnd { status, sender, oom });
@@ -147,7 +147,7 @@ impl Node {
             KernelEvent::VfsError { at, process, errno: _, descriptor: _ } => self.vfs_error(at, process.pid),
             KernelEvent::ForcedUnmount { at, process } => {
                 for id in self.living() {
-                    self.push(id, Input::ForcedUnmount { at, actor: process.clone() });
+                    self.push(id, Input::ForcedUnmount { at, actor: Some(process.clone()) });
                 }
             }
         }
@@ -285,7 +285,7 @@ impl Node {
 
     fn probed(&mut self, id: ConnectionId, outcome: ProbeOutcome, at: Boottime) {
         let first_look = self.connections.get(&id).is_some_and(|known| known.machine.state() == State::Created);
-        self.push(id, Input::Probed { outcome, at, first_look });
+        self.push(id, Input::Probed { outcome: outcome_of(outcome), at, first_look });
     }
 
     fn timer(&mut self, id: ConnectionId, timer: Timer) {
@@ -393,7 +393,7 @@ impl Node {
                     ProbeOutcome::Failed("no mount of it can be reached: others cover them".to_owned())
                 };
                 let first_look = connection.machine.state() == State::Created;
-                self.push(id, Input::Probed { outcome, at: now, first_look });
+                self.push(id, Input::Probed { outcome: outcome_of(outcome), at: now, first_look });
             }
         }
     }
@@ -430,13 +430,17 @@ impl Node {
         self.actions.push(Action::Tell(Box::new(transition)));
     }
 
+    /// As [`Self::tell`], of these mounts: the connection has lost them meanwhile.
+    pub(super) fn tell_of(&mut self, id: ConnectionId, kind: TransitionKind, mounts: &[Mount]) {
+        let Some(connection) = self.connections.get(&id).filter(|known| !known.ignored) else { return };
+        let mut transition = connection.transition(kind, self.setting.backend, None);
+        transition.mounts = mounts.iter().map(transition_mount).collect();
+        self.actions.push(Action::Tell(Box::new(transition)));
+    }
+
     /// What the policy says of a mount.
     pub(super) fn decision(&self, mount: &Mount) -> &Decision {
-        self.policy.decide(&Subject {
-            mount_point: &mount.mount_point,
-            fs_type: &mount.fs_type,
-            source: &mount.source,
-        })
+        self.policy.decide(&Subject { mount_point: &mount.mount_point, fs_type: &mount.fs_type, source: &mount.source })
     }
 
     pub(super) fn is_ignored(&self, mounts: &[Mount]) -> bool {
@@ -476,5 +480,27 @@ impl Node {
         self.namespaces = namespaces.unwrap_or_else(|| std::mem::take(&mut self.namespaces));
         self.covered = covered;
         self.children = children;
+    }
+}
+
+const fn abort_call(call: AbortCall) -> health::AbortCall {
+    match call {
+        AbortCall::Write => health::AbortCall::Write,
+        AbortCall::Umount => health::AbortCall::Umount,
+    }
+}
+
+/// A worker's answer in the machine's words.
+fn outcome_of(outcome: ProbeOutcome) -> health::ProbeOutcome {
+    match outcome {
+        ProbeOutcome::Alive => health::ProbeOutcome::Alive,
+        ProbeOutcome::Dead { errno } => health::ProbeOutcome::Dead { errno },
+        ProbeOutcome::Gone => health::ProbeOutcome::Gone,
+        ProbeOutcome::TimedOut => health::ProbeOutcome::TimedOut,
+        ProbeOutcome::Denied => health::ProbeOutcome::Denied,
+        ProbeOutcome::Failed(why) => {
+            tracing::debug!(why, "a probe failed");
+            health::ProbeOutcome::Failed
+        }
     }
 }

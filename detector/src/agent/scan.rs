@@ -86,8 +86,7 @@ impl Node {
             .values_mut()
             .filter(|known| unknown(known.machine.state()) && !known.mounts.is_empty() && !known.ignored)
             .filter(|_| !told_by_hooks)
-            .filter(|known| !std::mem::replace(&mut known.looked_at, true))
-            .map(|known| known.id)
+            .filter_map(|known| (!std::mem::replace(&mut known.looked_at, true)).then_some(known.id))
             .collect();
         for id in ids {
             self.push(id, Input::AccessFailed { at: now });
@@ -99,9 +98,7 @@ impl Node {
 }
 
 /// Mounts that can't be reached by their path, because another one hangs on the very same place.
-fn covered<'a>(
-    mounts: impl Iterator<Item = &'a Mount>, children: &[ChildMount],
-) -> HashSet<(NamespaceId, MountId)> {
+fn covered<'a>(mounts: impl Iterator<Item = &'a Mount>, children: &[ChildMount]) -> HashSet<(NamespaceId, MountId)> {
     let mut hanging: BTreeMap<(NamespaceId, MountId), Vec<&ChildMount>> = BTreeMap::new();
     for child in children {
         hanging.entry((child.namespace, child.parent)).or_default().push(child);

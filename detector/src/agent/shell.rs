@@ -21,7 +21,7 @@ use crate::recovery::{Features, RecoverJob};
 use crate::telemetry::Metrics;
 use crate::telemetry::query::Query;
 use crate::telemetry::status::Loss;
-use crate::worker::{Pool, ProbeTarget};
+use crate::worker::{Pool, PoolConfig, ProbeTarget};
 
 /// How long a sign of life may take. A healthy daemon answers statfs in microseconds to seconds (it may ask a remote
 /// service); one that takes longer is slow or hung, which is no death, and costs nothing but a waiting worker.
@@ -59,6 +59,9 @@ pub enum StartError {
     /// No workers.
     #[error("worker processes can't be started: {0}; probes and mounts are their work")]
     Workers(#[source] io::Error),
+    /// No ring buffer.
+    #[error("the kernel programs' ring buffer can't be read: {0}; --backend portable does without")]
+    Events(#[source] io::Error),
     /// No mount table.
     #[error("the mount table can't be read: {0}; is /proc mounted?")]
     Mounts(#[source] io::Error),
@@ -97,7 +100,7 @@ impl Shell {
         let Options { detection, policy, heal, vfs_errors, tell, metrics, queries, output_losses } = options;
         let Detection { backend, mut kernel, hooks } = detection;
         let (queue, messages) = unbounded_channel();
-        let pool = Pool::start().map_err(StartError::Workers)?;
+        let pool = Pool::start(PoolConfig::default()).map_err(StartError::Workers)?;
         let own = crate::mounts::own_namespace().map_err(StartError::Mounts)?;
         let watch = MountWatch::open().map_err(StartError::Mounts)?;
         tokio::spawn(sources::watch_mounts(watch, queue.clone()));
@@ -108,11 +111,15 @@ impl Shell {
                 Err(error) => tracing::warn!(%error, "who aborts a connection is not seen"),
             }
         }
+        let stream = match &mut kernel {
+            Some(kernel) => kernel.take_events().map_err(StartError::Events)?,
+            None => None,
+        };
         let setting = Setting { backend, own, features: Features::detect(), heal, vfs_errors };
         Ok(Self {
             node: Node::new(setting, policy),
             counters: kernel.as_ref().map(Kernel::counters),
-            stream: kernel.as_mut().and_then(Kernel::take_events),
+            stream,
             kernel,
             hooks,
             metrics,

@@ -114,10 +114,7 @@ pub(super) fn remember(pid: u32, queue: Queue) {
 pub(super) fn find_holders(queue: Queue) {
     spawn_blocking(move || {
         let found = match mounts::holders() {
-            Ok(holders) => Found {
-                by_connection: named(holders.by_connection),
-                unattributed: holders.unattributed,
-            },
+            Ok(holders) => Found { by_connection: named(holders.by_connection), unattributed: holders.unattributed },
             Err(error) => {
                 tracing::warn!(%error, "/proc can't be searched for FUSE daemons");
                 Found::default()

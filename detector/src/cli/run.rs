@@ -10,7 +10,7 @@ use super::Ui;
 use super::args::{Backend, DetectionArgs, Listen, Output, RunArgs, VfsErrors};
 use super::transitions::Printer;
 use crate::agent::{self, Options, Shell};
-use crate::kernel::{self, BackendChoice, Detection, LoadOptions};
+use crate::kernel::{self, BackendChoice, Detection, HookState, LoadOptions};
 use crate::model::Transition;
 use crate::policy::Policy;
 use crate::telemetry::log::{self, LogFormat};
@@ -127,8 +127,9 @@ fn stopped(output: LineSink) -> io::Result<impl Future<Output = ()>> {
 
 /// One line that sums up: version, kernel, backend, hooks attached and left out with the reason.
 fn announce(detection: &Detection, plan: &Plan) {
-    let attached: Vec<_> = detection.hooks.iter().filter(|hook| hook.is_attached()).map(|hook| hook.name).collect();
-    let missing = detection.hooks.iter().filter(|hook| hook.is_missing());
+    let attached: Vec<_> =
+        detection.hooks.iter().filter(|hook| hook.status == HookState::Attached).map(|hook| hook.name).collect();
+    let missing = detection.hooks.iter().filter(|hook| hook.lost.is_some());
     let missing: Vec<_> =
         missing.map(|hook| format!("{}: {}", hook.name, hook.why.as_deref().unwrap_or("unknown"))).collect();
     tracing::info!(

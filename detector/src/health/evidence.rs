@@ -58,7 +58,7 @@ struct Ended {
 #[derive(Debug, Clone)]
 struct Deliberate {
     call: AbortCall,
-    actor: Process,
+    actor: Option<Process>,
     moment: Moment,
     weighed: bool,
 }
@@ -108,12 +108,12 @@ impl Evidence {
         if let Some(call) = call
             && !self.knows(by.pid)
         {
-            self.deliberate(moment, by, call);
+            self.deliberate(moment, Some(by), call);
         }
     }
 
     /// The first who did it is the one.
-    pub fn deliberate(&mut self, moment: Moment, actor: Process, call: AbortCall) {
+    pub fn deliberate(&mut self, moment: Moment, actor: Option<Process>, call: AbortCall) {
         let known = self.deliberate.get_or_insert(Deliberate { call, actor, moment, weighed: false });
         known.weighed = false;
         known.moment = known.moment.better(moment);
@@ -185,7 +185,7 @@ impl Evidence {
         if self.ended.iter().any(|ended| ended.moment.at + grace < moment.at) {
             return None;
         }
-        let actor = Some(actor.clone());
+        let actor = actor.clone();
         let reason = match call {
             AbortCall::Write => Reason::AdminAbort { actor },
             AbortCall::Umount => Reason::ForcedUnmount { actor },

@@ -156,15 +156,15 @@ pub enum Input {
     AbortWritten {
         /// When it was learnt.
         at: Boottime,
-        /// Who.
-        actor: Process,
+        /// Who, where it was seen.
+        actor: Option<Process>,
     },
     /// `umount -f` returned `EBUSY`, having aborted the connection all the same (`fuse_umount_begin`).
     ForcedUnmount {
         /// When, by the kernel's timestamp.
         at: Boottime,
-        /// Who.
-        actor: Process,
+        /// Who, where it was seen.
+        actor: Option<Process>,
     },
     /// An application's system call returned `ENOTCONN` or `ECONNABORTED`. A hint: the daemon can answer so, too.
     AccessFailed {

@@ -80,8 +80,8 @@ pub fn examine(backend: BackendChoice) -> Doctor {
     }
 }
 
-/// uname(2) fails only for a bad address.
-fn release() -> String {
+/// The running kernel's release. uname(2) fails only for a bad address.
+pub fn release() -> String {
     nix::sys::utsname::uname().map_or_else(|_| String::new(), |name| name.release().to_string_lossy().into_owned())
 }
 

@@ -26,4 +26,5 @@ pub use features::Features;
 pub use flapping::{FlapSettings, FlapWatch};
 pub use job::{Bring, CgroupMembership, LaunchSpec, Progress, RecoverJob};
 pub use plan::{Placement, Plan, Refusal, Refused, Replacement, Step, plan};
-pub(crate) use sys::{Looked, MountTarget, look_at};
+pub use sys::MountTarget;
+pub(crate) use sys::{Looked, look_at};

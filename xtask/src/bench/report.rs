@@ -71,7 +71,9 @@ pub fn time(duration: Duration) -> String {
 
 /// The kernel and the machine's class, which every figure depends on.
 pub fn machine() -> String {
+    // Without the builder's suffix.
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = kernel.split('-').next().unwrap_or_default();
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");

@@ -101,6 +101,22 @@ pub enum Problem {
     UniqueIds(#[source] io::Error),
 }
 
+/// The mount namespace of the calling thread.
+///
+/// # Errors
+/// /proc is not mounted, or can't be read.
+pub fn own_namespace() -> io::Result<NamespaceId> {
+    proc::namespace("thread-self", "mnt").map(NamespaceId)
+}
+
+impl From<NamespaceMounts> for Snapshot {
+    fn from(own: NamespaceMounts) -> Self {
+        let NamespaceMounts { namespace, mounts, children, problems } = own;
+        let namespaces = BTreeMap::from([(namespace, std::process::id())]);
+        Self { own: Some(namespace), mounts, children, namespaces, problems }
+    }
+}
+
 /// Takes snapshots. Keeps from one to the next what never changes: which mount has which unique id.
 #[derive(Debug, Default)]
 pub struct Scanner {
@@ -116,7 +132,7 @@ impl Scanner {
     pub fn scan_own(&mut self) -> io::Result<NamespaceMounts> {
         // The calling thread's namespace, which is the process's unless somebody unshared it: the one that
         // listmount(2) is about, too.
-        let namespace = NamespaceId(proc::namespace("thread-self", "mnt")?);
+        let namespace = own_namespace()?;
         let refused = self.unique_ids.refresh().err().map(Problem::UniqueIds);
         let parsed = mountinfo::parse(&read_mountinfo("thread-self")?, namespace);
         let mut own = NamespaceMounts::new(namespace, parsed);

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli, parent: &mut Parent) -> anyhow::Result<()> {
     server::prepare_signals(cli.exit_mode).context("signals")?;
+    keep_large_buffers_untouched();
     let fs = file_system(cli)?;
     let control = cli.control.as_deref().map(std::path::absolute).transpose()?;
     let control = control.as_deref().map(control::listen).transpose()?;
@@ -69,6 +70,14 @@ fn run(cli: &Cli, parent: &mut Parent) -> anyhow::Result<()> {
     parent.ready()?;
     server.wait(cli.exit_mode);
     Ok(())
+}
+
+/// fuser reads each connection into a zeroed buffer of 16 MiB, of which it touches little. Fresh from the kernel such
+/// memory costs nothing; but once one buffer was freed, glibc would keep the next ones in its heap and clear them.
+fn keep_large_buffers_untouched() {
+    const THRESHOLD: libc::c_int = 1 << 20;
+    // SAFETY: mallopt(3) takes two numbers; no other thread allocates yet. Without effect nothing but memory is lost.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD) };
 }
 
 fn file_system(cli: &Cli) -> anyhow::Result<SteerFs> {
