@@ -101,9 +101,9 @@ pub struct Hook {
 /// Events or lines that were lost, since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Loss {
-    /// Where: `kernel`, `decode`, `output`, `log`, …
+    /// Where: `kernel`, `ring`, `output`, `log`, …
     pub stage: &'static str,
-    /// Why: `ringFull`, `mapFull`, `full`, `closed`, …
+    /// Why: `ring_full`, `malformed`, `full`, `closed`, …
     pub reason: &'static str,
     /// How many.
     pub total: u64,
@@ -173,6 +173,8 @@ pub struct Gauges {
     pub request_errors: Vec<RequestErrors>,
     /// Losses, as totals.
     pub losses: Vec<Loss>,
+    /// The hooks.
+    pub hooks: Vec<Hook>,
 }
 
 #[cfg(test)]
