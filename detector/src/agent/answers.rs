@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::connection::{Connection, transition_mount};
 use super::shell::Shell;
-use crate::health::State;
 use crate::kernel::{ConnectionCounters, HookState, OldestRequest};
 use crate::model::{Boottime, DeviceNumber};
 use crate::telemetry::query::Query;
@@ -64,15 +63,20 @@ impl Shell {
                 oldest_request: age(known, &requests),
             })
         });
-        Gauges { connections: connections.collect(), request_errors: self.request_errors(), losses: self.losses() }
+        Gauges {
+            connections: connections.collect(),
+            request_errors: self.request_errors(),
+            losses: self.losses(),
+            hooks: self.hooks(),
+        }
     }
 
     fn report(&self, known: &Connection, requests: &Requests) -> Option<ConnectionReport> {
         let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         Some(ConnectionReport {
             connection: known.id.device,
-            fs_type: known.fs_type.clone()?,
-            source: known.source.clone()?,
+            fs_type: known.fs_type.clone(),
+            source: known.source.clone(),
             state: state(known)?,
             daemon: known.daemon.clone(),
             requests_in_flight: self.in_flight(known, requests),
@@ -140,13 +144,5 @@ fn age(known: &Connection, requests: &Requests) -> Option<Duration> {
 
 /// The contract's state. A connection that is detached or gone has no mount to be listed with.
 fn state(known: &Connection) -> Option<ConnectionState> {
-    match known.machine.state() {
-        State::Created => Some(ConnectionState::Created),
-        State::Ready => Some(ConnectionState::Ready),
-        State::Hung => Some(ConnectionState::Hung),
-        State::Dead => Some(ConnectionState::Dead),
-        State::Recovering => Some(ConnectionState::Recovering),
-        State::Failed => Some(ConnectionState::Failed),
-        State::Detached | State::Gone => None,
-    }
+    ConnectionState::of(known.machine.state())
 }

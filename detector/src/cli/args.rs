@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+use crate::kernel::BackendChoice;
+
 /// The name of the program, as it is typed.
 pub const PROGRAM: &str = "fuse-detector";
 
@@ -143,7 +145,7 @@ pub struct MountsArgs {
 /// Options of `doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Judge this backend only; `auto` judges all
+    /// Judge this backend; `auto` judges the best that works here
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     pub backend: Backend,
     #[command(flatten)]
@@ -227,6 +229,16 @@ pub enum Backend {
     Tracepoint,
     /// No BPF: pidfd and mountinfo notification
     Portable,
+}
+
+impl From<Backend> for BackendChoice {
+    fn from(backend: Backend) -> Self {
+        match backend {
+            Backend::Auto => Self::Auto,
+            Backend::Tracepoint => Self::Tracepoint,
+            Backend::Portable => Self::Portable,
+        }
+    }
 }
 
 /// Whether to hook the end of every system call.

@@ -4,6 +4,7 @@ pub mod args;
 mod config;
 pub mod doctor;
 mod heal;
+mod inventory;
 mod man;
 pub mod manual;
 pub mod mounts;
@@ -25,6 +26,7 @@ use clap::FromArgMatches as _;
 
 use self::args::{Cli, Command, ConfigCommand, Output, PROGRAM};
 use self::style::{Painter, Style};
+use crate::kernel;
 
 /// How to talk to whoever sits in front of it.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +82,10 @@ fn dispatch(command: Command, ui: &Ui) -> Result<u8, String> {
 }
 
 fn list_mounts(output: Output, ui: &Ui) -> Result<u8, String> {
-    let reports = sources::connections()?;
+    let sources::Listing { reports, problems } = sources::connections()?;
+    for problem in problems {
+        eprintln!("{PROGRAM}: {}: {problem}", ui.error.paint(Style::Warning, "warning"));
+    }
     match output {
         Output::Text => print(&mounts::table(&reports, ui.output, terminal::columns())),
         Output::Json => print(&mounts::json(&reports).map_err(|error| error.to_string())?),
@@ -88,12 +93,12 @@ fn list_mounts(output: Output, ui: &Ui) -> Result<u8, String> {
 }
 
 fn report_doctor(arguments: &args::DoctorArgs, ui: &Ui) -> Result<u8, String> {
-    let report = sources::examine(arguments.backend)?;
+    let report = kernel::examine(arguments.backend.into());
     match arguments.output.output {
         Output::Text => print(&doctor::table(&report, ui.output, terminal::columns()))?,
         Output::Json => print(&doctor::json(&report).map_err(|error| error.to_string())?)?,
     };
-    Ok(report.verdict.exit_code())
+    Ok(doctor::exit_code(report.verdict()))
 }
 
 fn write_man(arguments: &args::ManArgs) -> Result<u8, String> {

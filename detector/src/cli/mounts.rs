@@ -1,5 +1,6 @@
 //! `mounts`: the connections as a table or as the contract's JSON.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use super::style::{Painter, Style};
@@ -33,10 +34,10 @@ pub fn table(reports: &[ConnectionReport], painter: Painter, terminal: Option<us
         table.row([
             Cell::styled(style(report.state), report.state.as_str()),
             Cell::plain(report.connection.to_string()),
-            Cell::plain(text::printable(report.fs_type.as_ref())),
+            optional(report.fs_type.as_deref().map(OsStr::new)),
             report.daemon.as_ref().map(daemon).unwrap_or_default(),
             requests(report),
-            Cell::plain(text::printable(&report.source)),
+            optional(report.source.as_deref()),
             first,
         ]);
         for place in places {
@@ -45,6 +46,10 @@ pub fn table(reports: &[ConnectionReport], painter: Painter, terminal: Option<us
         }
     }
     table.render(painter, terminal)
+}
+
+fn optional(name: Option<&OsStr>) -> Cell {
+    name.map(|name| Cell::plain(text::printable(name))).unwrap_or_default()
 }
 
 fn first_namespace(report: &ConnectionReport) -> Option<crate::model::NamespaceId> {
@@ -114,8 +119,8 @@ mod tests {
         vec![
             ConnectionReport {
                 connection: DeviceNumber { major: 0, minor: 45 },
-                fs_type: "fuse.sshfs".into(),
-                source: "user@host:/data".into(),
+                fs_type: Some("fuse.sshfs".into()),
+                source: Some("user@host:/data".into()),
                 state: ConnectionState::Dead,
                 daemon: Some(Daemon { pid: 812, comm: Some("sshfs".into()), alive: false }),
                 requests_in_flight: None,
@@ -124,8 +129,8 @@ mod tests {
             },
             ConnectionReport {
                 connection: DeviceNumber { major: 8, minor: 1 },
-                fs_type: "fuseblk".into(),
-                source: "/dev/sda1".into(),
+                fs_type: Some("fuseblk".into()),
+                source: Some("/dev/sda1".into()),
                 state: ConnectionState::Hung,
                 daemon: Some(Daemon { pid: 7, comm: None, alive: true }),
                 requests_in_flight: Some(3),

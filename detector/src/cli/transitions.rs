@@ -6,7 +6,7 @@ use jiff::{Timestamp, Zoned};
 use super::args::Output;
 use super::style::{Painter, Style};
 use super::units;
-use crate::model::{Daemon, Reason, Recovery, Transition, TransitionKind};
+use crate::model::{Daemon, Recovery, Transition, TransitionKind};
 use crate::telemetry::sink::LineSink;
 use crate::text;
 
@@ -112,7 +112,6 @@ fn file_system(transition: &Transition) -> Option<String> {
 fn story(transition: &Transition) -> Option<String> {
     let clause = match &transition.kind {
         TransitionKind::Ready => format!("served by {}", who(transition.daemon.as_ref()?)),
-        TransitionKind::Hung(Reason::Unknown) => with_daemon(transition, "requests wait and none is answered"),
         TransitionKind::Hung(reason) | TransitionKind::Dead(reason) => with_daemon(transition, &reason.to_string()),
         TransitionKind::Recovering { strategy } => format!("by {strategy}"),
         TransitionKind::Recovered(Recovery { strategy, replacement, recovery: _, outage: _ }) => {

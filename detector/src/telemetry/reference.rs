@@ -23,7 +23,7 @@ Labels are bounded, because an ordinary user can mount file systems of any name 
 
 - `fs_type` is `fuse`, `fuse.<subtype>`, `fuseblk` or `fuseblk.<subtype>`. The subtype is whatever the daemon says. The first 128
   different ones are told apart; further ones, and those that are long or hold other characters than letters, digits and
-  `._-+`, are `other`.
+  `._-+`, or that nobody could tell, are `other`.
 - `errno` is the error's name. The first 128 pairs of `errno` and `fs_type` are told apart; further ones are `other`, `other`.
 - `connection` is a device number. The kernel reuses it, so its series live on, and each vanishes while no connection has the number. At
   most 2,000 connections have series of their own, those with the oldest and the most requests;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use serde::{Serialize, Serializer};
 
+use crate::health::State;
 use crate::model::{BackendKind, ConnectionId, Daemon, DeviceNumber, TransitionMount};
 use crate::text;
 
@@ -29,6 +30,19 @@ impl ConnectionState {
     /// Every state, in the order of a connection's life.
     pub const ALL: [Self; 6] = [Self::Created, Self::Ready, Self::Hung, Self::Dead, Self::Recovering, Self::Failed];
 
+    /// What the contract calls a state of the health machine; `None` for a connection that is mounted nowhere any more.
+    pub const fn of(state: State) -> Option<Self> {
+        match state {
+            State::Created => Some(Self::Created),
+            State::Ready => Some(Self::Ready),
+            State::Hung => Some(Self::Hung),
+            State::Dead => Some(Self::Dead),
+            State::Recovering => Some(Self::Recovering),
+            State::Failed => Some(Self::Failed),
+            State::Detached | State::Gone => None,
+        }
+    }
+
     /// As it is written in JSON and in the label `state`.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -48,11 +62,12 @@ impl ConnectionState {
 pub struct ConnectionReport {
     /// Its device number.
     pub connection: DeviceNumber,
-    /// `fuse`, `fuse.<subtype>`, `fuseblk`.
-    pub fs_type: String,
-    /// What the daemon calls its source; escaped when it isn't UTF-8, as in a transition.
-    #[serde(serialize_with = "source_text")]
-    pub source: OsString,
+    /// `fuse`, `fuse.<subtype>`, `fuseblk`. Only a mount tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fs_type: Option<String>,
+    /// What the daemon calls its source; escaped when it isn't UTF-8, as in a transition. Only a mount tells.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "source_text")]
+    pub source: Option<OsString>,
     /// How it fares.
     pub state: ConnectionState,
     /// Who serves, or served, it.
@@ -68,8 +83,8 @@ pub struct ConnectionReport {
     pub mounts: Vec<TransitionMount>,
 }
 
-fn source_text<S: Serializer>(source: &OsString, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&text::escape(source).0)
+fn source_text<S: Serializer>(source: &Option<OsString>, serializer: S) -> Result<S::Ok, S::Error> {
+    source.as_deref().map(|source| text::escape(source).0).serialize(serializer)
 }
 
 /// One kernel hook, as far as `/status` and the metrics tell of it.
@@ -86,9 +101,9 @@ pub struct Hook {
 /// Events or lines that were lost, since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Loss {
-    /// Where: `kernel`, `decode`, `output`, `log`, …
+    /// Where: `kernel`, `ring`, `output`, `log`, …
     pub stage: &'static str,
-    /// Why: `ringFull`, `mapFull`, `full`, `closed`, …
+    /// Why: `ring_full`, `malformed`, `full`, `closed`, …
     pub reason: &'static str,
     /// How many.
     pub total: u64,
@@ -158,6 +173,8 @@ pub struct Gauges {
     pub request_errors: Vec<RequestErrors>,
     /// Losses, as totals.
     pub losses: Vec<Loss>,
+    /// The hooks.
+    pub hooks: Vec<Hook>,
 }
 
 #[cfg(test)]
@@ -169,8 +186,8 @@ mod tests {
     fn a_connection_has_the_contracts_shape() {
         let report = ConnectionReport {
             connection: DeviceNumber { major: 0, minor: 45 },
-            fs_type: "fuse.bindfs".into(),
-            source: "/srv/data".into(),
+            fs_type: Some("fuse.bindfs".into()),
+            source: Some("/srv/data".into()),
             state: ConnectionState::Dead,
             daemon: Some(Daemon { pid: 812, comm: None, alive: false }),
             requests_in_flight: None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::{
-    BackendKind, ConnectionId, DeviceNumber, MountFlags, NamespaceId, Process, Signal, TransitionMount,
+    BackendKind, ConnectionId, DeviceNumber, MountFlags, NamespaceId, Process, Reason, Signal, TransitionMount,
 };
 
 fn mount(mount_point: &str) -> TransitionMount {
@@ -70,7 +70,7 @@ fn every_event_has_its_line() {
     for (kind, word, rest) in [
         (TransitionKind::Ready, "READY     ", "  served by bindfs (812)"),
         (
-            TransitionKind::Hung(Reason::Unknown),
+            TransitionKind::Hung(Reason::Stalled),
             "HUNG      ",
             "  bindfs (812): requests wait and none is answered  74 µs, 1 request aborted",
         ),

@@ -85,7 +85,7 @@ pub const OUTAGE_BUCKETS: [f64; 19] = [
     3600.0,
 ];
 
-/// Every value of the label `reason`: [`crate::model::Reason::kind`].
+/// Every value of the label `reason`: [`crate::model::Reason::kind`] of those that a connection dies of.
 pub const REASONS: [&str; 9] = [
     "signal",
     "exit",
@@ -202,7 +202,8 @@ pub const REQUEST_ERRORS: Description = metric(
     None,
     &["errno", "fs_type"],
     "Requests that the daemon itself answered with an error",
-    "Says nothing about the connection's health: ENOENT is the commonest and means no harm.",
+    "Says nothing about the connection's health: ENOENT is the commonest and means no harm. What \
+     is answered between the last scrape and the end of a connection is not counted.",
 );
 /// What was lost.
 pub const EVENTS_LOST: Description = metric(
@@ -211,8 +212,8 @@ pub const EVENTS_LOST: Description = metric(
     None,
     &["stage", "reason"],
     "Events and lines of output that were lost",
-    "After a loss of kernel events the state is rebuilt from the kernel's own tables. Stages `output` and `log` are \
-     lines that the reader of standard output or standard error did not take in time (`full`) or at all (`closed`).",
+    "Stage `kernel` is what the kernel programs could not hand over (a full ring or table), `ring` what could not be \
+     read from the ring; the state is then rebuilt from the kernel's own tables. Stages `output` and `log` are lines that the reader of standard output or standard error did not take in time (`full`) or at all (`closed`).",
 );
 /// Hooks.
 pub const HOOK_ATTACHED: Description = metric(

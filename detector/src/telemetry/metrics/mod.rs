@@ -25,7 +25,7 @@ use self::bounds::{Bounded, OTHER};
 use self::describe::Description;
 use self::monotonic::Monotonic;
 use super::status::{ConnectionGauges, Gauges, Hook, Loss, RequestErrors};
-use crate::model::{ConnectionId, Recovery, Transition, TransitionKind};
+use crate::model::{ConnectionId, DeviceNumber, Recovery, Transition, TransitionKind};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FailureLabels {
@@ -84,12 +84,15 @@ struct Inner {
     state: Mutex<State>,
 }
 
+/// The kernel side counts losses as long as the agent runs.
+const ONLY_GENERATION: u64 = 0;
+
 /// What has to be remembered to keep labels bounded and totals monotonic.
 #[derive(Debug, Default)]
 struct State {
     fs_types: Bounded<String>,
     errors: Bounded<(String, String)>,
-    request_errors: Monotonic<(ConnectionId, i32)>,
+    request_errors: Monotonic<(DeviceNumber, i32)>,
     losses: Monotonic<(&'static str, &'static str)>,
 }
 
@@ -163,15 +166,6 @@ impl Metrics {
         self.inner.recoveries.get_or_create(&RecoveryLabels { strategy, outcome }).inc();
     }
 
-    /// Says which hooks there are and which are attached; called again when one is attached or detached.
-    pub fn set_hooks(&self, hooks: &[Hook]) {
-        self.inner.hook_attached.clear();
-        for Hook { name, backend, attached } in hooks {
-            let labels = HookLabels { hook: name, backend: backend.as_str() };
-            self.inner.hook_attached.get_or_create(&labels).set(i64::from(*attached));
-        }
-    }
-
     /// Counts events that user space lost just now.
     pub fn lost(&self, stage: &'static str, reason: &'static str, count: u64) {
         self.inner.events_lost.get_or_create(&LossLabels { stage, reason }).inc_by(count);
@@ -183,11 +177,10 @@ impl Metrics {
         self.inner.vfs_errors.get_or_create(&labels).inc_by(count);
     }
 
-    /// Takes over the kernel side's totals. Done at each scrape; to be called once more with a connection's last totals
-    /// before [`Self::forget_connection`], so that none is lost.
-    pub fn request_errors(&self, totals: &[RequestErrors]) {
-        for RequestErrors { connection, fs_type, errno, total } in totals {
-            let increase = self.with_state(|state| state.request_errors.increase((*connection, *errno), *total));
+    /// Takes over the kernel side's totals.
+    fn request_errors(&self, totals: &[RequestErrors]) {
+        for RequestErrors { connection: ConnectionId { device, epoch }, fs_type, errno, total } in totals {
+            let increase = self.with_state(|state| state.request_errors.increase((*device, *errno), *epoch, *total));
             if increase > 0 {
                 let labels = self.errno_labels(*errno, Some(fs_type));
                 self.inner.request_errors.get_or_create(&labels).inc_by(increase);
@@ -195,21 +188,17 @@ impl Metrics {
         }
     }
 
-    /// Forgets what was remembered of a connection that is gone. Its counts stay in the totals.
-    pub fn forget_connection(&self, connection: ConnectionId) {
-        self.with_state(|state| state.request_errors.forget(|(known, _)| *known == connection));
-    }
-
     /// The OpenMetrics text: what was counted, and these values.
     ///
     /// # Errors
     /// None that can happen: a `String` takes everything; the error is the encoder's own type.
     pub fn encode(&self, gauges: Gauges) -> Result<String, std::fmt::Error> {
-        let Gauges { connections, request_errors, losses } = gauges;
+        let Gauges { connections, request_errors, losses, hooks } = gauges;
+        self.set_hooks(&hooks);
         self.begin_failures(&connections);
         self.request_errors(&request_errors);
         for Loss { stage, reason, total } in losses {
-            let increase = self.with_state(|state| state.losses.increase((stage, reason), total));
+            let increase = self.with_state(|state| state.losses.increase((stage, reason), ONLY_GENERATION, total));
             self.lost(stage, reason, increase);
         }
         let mut output = String::new();
@@ -221,6 +210,14 @@ impl Metrics {
         text::encode_registry(&mut output, &snapshot)?;
         text::encode_eof(&mut output)?;
         Ok(output)
+    }
+
+    fn set_hooks(&self, hooks: &[Hook]) {
+        self.inner.hook_attached.clear();
+        for Hook { name, backend, attached } in hooks {
+            let labels = HookLabels { hook: name, backend: backend.as_str() };
+            self.inner.hook_attached.get_or_create(&labels).set(i64::from(*attached));
+        }
     }
 
     /// Series of failures begin at 0 when a scrape first meets a file system type: `increase()` does not see a series

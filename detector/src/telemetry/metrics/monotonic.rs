@@ -1,12 +1,14 @@
-//! Totals counted elsewhere, which can start again from zero, as increases that only ever add up.
+//! Totals counted elsewhere, for something that comes and goes under one name, as increases that only ever add up.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 
-/// The last total seen of each key.
+/// The last total seen of each key, with the generation it belongs to. A key is kept when its generation ends: keys are
+/// names that are used again, so their number is bounded by how many there are at once.
 #[derive(Debug)]
 pub struct Monotonic<K> {
-    last: HashMap<K, u64>,
+    last: HashMap<K, (u64, u64)>,
 }
 
 impl<K> Default for Monotonic<K> {
@@ -16,15 +18,24 @@ impl<K> Default for Monotonic<K> {
 }
 
 impl<K: Eq + Hash> Monotonic<K> {
-    /// By how much the total grew since it was last seen. A smaller total means that counting began anew.
-    pub fn increase(&mut self, key: K, total: u64) -> u64 {
-        let last = self.last.insert(key, total).unwrap_or(0);
-        total.checked_sub(last).unwrap_or(total)
-    }
-
-    /// Forgets these keys: their counting begins anew.
-    pub fn forget(&mut self, gone: impl Fn(&K) -> bool) {
-        self.last.retain(|key, _| !gone(key));
+    /// By how much the total grew since it was last seen. A new generation counts from zero; what is older than what was
+    /// seen already (two scrapes can overtake each other) adds nothing.
+    pub fn increase(&mut self, key: K, generation: u64, total: u64) -> u64 {
+        match self.last.entry(key) {
+            Entry::Vacant(vacant) => {
+                vacant.insert((generation, total));
+                total
+            }
+            Entry::Occupied(mut occupied) => {
+                let seen = *occupied.get();
+                occupied.insert(seen.max((generation, total)));
+                match generation.cmp(&seen.0) {
+                    std::cmp::Ordering::Greater => total,
+                    std::cmp::Ordering::Equal => total.saturating_sub(seen.1),
+                    std::cmp::Ordering::Less => 0,
+                }
+            }
+        }
     }
 }
 
@@ -35,29 +46,29 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However often the counting begins anew, nothing is subtracted, and nothing counted twice.
+        /// However often the counting begins anew, nothing is lost and nothing counted twice.
         #[test]
         fn increases_add_up(lives in prop::collection::vec(prop::collection::vec(0_u64..100, 1..5), 1..5)) {
             let mut monotonic = Monotonic::default();
             let (mut sum, mut expected) = (0, 0);
-            for life in lives {
+            for (generation, life) in (1_u64..).zip(lives) {
                 let mut total = 0;
                 for step in life {
                     total += step;
                     expected += step;
-                    sum += monotonic.increase("key", total);
+                    sum += monotonic.increase("key", generation, total);
                 }
-                monotonic.forget(|_| true);
             }
             prop_assert_eq!(sum, expected);
         }
     }
 
     #[test]
-    fn a_smaller_total_is_a_new_count() {
+    fn what_is_older_adds_nothing() {
         let mut monotonic = Monotonic::default();
-        assert_eq!(monotonic.increase(1, 5), 5);
-        assert_eq!(monotonic.increase(1, 7), 2);
-        assert_eq!(monotonic.increase(1, 3), 3);
+        assert_eq!(monotonic.increase("key", 2, 7), 7);
+        assert_eq!(monotonic.increase("key", 2, 5), 0);
+        assert_eq!(monotonic.increase("key", 1, 100), 0);
+        assert_eq!(monotonic.increase("key", 2, 8), 1);
     }
 }
