@@ -177,8 +177,8 @@ fn fuse_overlayfs() {
     dies_and_comes_back(&stage, &place, "f", &[], daemon_at(&place));
 }
 
-/// A daemon of an ordinary user mounts through the set-user-id fusermount; it must not keep root's capabilities, not even
-/// from a worker that acted as that user before.
+/// A daemon of an ordinary user mounts through the set-user-id fusermount, and has that user's ids, groups and no
+/// capability.
 #[test]
 fn an_ordinary_users_daemon_stays_an_ordinary_users() {
     // nobody: fusermount wants a user that has a name.

@@ -197,11 +197,13 @@ pub async fn recover_within(
 }
 
 pub fn healed(progress: &[Progress]) -> Vec<&Path> {
-    let place = |progress| match progress {
-        &Progress::Healed { ref mount, .. } => Some(mount.mount_point.as_path()),
-        _ => None,
-    };
-    progress.iter().filter_map(place).collect()
+    let mut places = Vec::new();
+    for progress in progress {
+        if let Progress::Healed { mount, .. } = progress {
+            places.push(mount.mount_point.as_path());
+        }
+    }
+    places
 }
 
 pub fn failures(progress: &[Progress]) -> Vec<String> {
