@@ -92,7 +92,7 @@ impl Connection {
 
     /// A worker is at it.
     pub fn is_being_healed(&self) -> bool {
-        self.healing.as_ref().is_some_and(Healing::is_running)
+        self.healing.as_ref().is_some_and(Healing::is_under_way)
     }
 
     /// Its mounts, or the last that it had.

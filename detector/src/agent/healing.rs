@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::event::Action;
+use super::connection::Connection;
+use super::event::{Action, Scope};
 use super::node::Node;
 use crate::health::Input;
 use crate::model::{Boottime, ConnectionId, DeviceNumber, Mount, Reason, Recovery, TransitionKind};
@@ -17,6 +18,10 @@ const HEAL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long a daemon that is started again may take until it serves. JuiceFS or rclone talk to a remote service first.
 const RESPAWN_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Mounts that somebody makes of a dead connection while it is healed are healed in a further round; who makes them faster
+/// than that has to be told.
+const CHECK_ROUNDS: u32 = 5;
 
 /// The attempts to recover one dead connection.
 #[derive(Debug)]
@@ -35,6 +40,8 @@ pub(super) struct Healing {
     last_healed: Option<Boottime>,
     healed: Vec<Mount>,
     failures: Vec<String>,
+    /// How often the check has found further mounts.
+    rounds: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +50,8 @@ enum Stage {
     Waiting,
     /// A worker is at it.
     Running,
+    /// Every mount it knew of is healed; a fresh look says whether others came up meanwhile.
+    Checking,
     /// Until the next attempt.
     Pausing,
     /// No further attempt.
@@ -57,19 +66,23 @@ pub(super) struct Volume {
 }
 
 impl Healing {
-    pub fn is_running(&self) -> bool {
-        self.stage == Stage::Running
+    /// It is not settled yet whether the attempt succeeded.
+    pub fn is_under_way(&self) -> bool {
+        matches!(self.stage, Stage::Running | Stage::Checking)
     }
 
     fn takes_replacement(&self) -> bool {
-        matches!(self.stage, Stage::Waiting | Stage::Pausing)
+        matches!(self.stage, Stage::Waiting | Stage::Pausing | Stage::Checking)
     }
 
     fn begin_attempt(&mut self) {
+        if self.stage != Stage::Checking {
+            self.ready = None;
+            self.last_healed = None;
+            self.healed.clear();
+            self.rounds = 0;
+        }
         self.stage = Stage::Running;
-        self.ready = None;
-        self.last_healed = None;
-        self.healed.clear();
         self.failures.clear();
     }
 }
@@ -102,6 +115,7 @@ impl Node {
             last_healed: None,
             healed: Vec::new(),
             failures: Vec::new(),
+            rounds: 0,
         });
         self.push(id, Input::RecoveryStarted);
         let (strategy, why) = match choice {
@@ -227,7 +241,9 @@ impl Node {
         let Some(healing) = &mut connection.healing else { return };
         match progress {
             Progress::Launched { pid } => tracing::debug!(connection = %id, pid, "replacement started"),
-            Progress::Ready { device, at, pid: _ } => healing.ready = Some((device, at)),
+            Progress::Ready { device, at, pid: _ } => {
+                healing.ready.get_or_insert((device, at));
+            }
             Progress::Healed { mount, device: _, at } => {
                 healing.last_healed = Some(at);
                 healing.healed.push(mount);
@@ -244,31 +260,56 @@ impl Node {
     }
 
     fn conclude(&mut self, now: Boottime, id: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Some(healing) = &mut connection.healing else { return };
-        healing.stage = Stage::Pausing;
-        if !healing.failures.is_empty() {
-            return self.attempt_failed(now, id);
+        let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { return };
+        if healing.failures.is_empty() {
+            healing.stage = Stage::Checking;
+            self.actions.push(Action::Scan(Scope::Own));
+        } else {
+            self.attempt_failed(now, id);
         }
-        let (strategy, ready, healed) = (healing.strategy, healing.ready, healing.last_healed);
-        let healed_mounts = std::mem::take(&mut healing.healed);
-        let launch = connection.launch.take();
-        let died = connection.died;
-        if let (Some((device, ready)), Some(healed)) = (ready, healed) {
+    }
+
+    /// The mount table was read after an attempt that healed all it knew of: mounts that were made meanwhile are healed,
+    /// too, and only when none is left it is a success.
+    pub(super) fn check_healed(&mut self, now: Boottime) {
+        let checking = |known: &&Connection| known.healing.as_ref().is_some_and(|it| it.stage == Stage::Checking);
+        let checking: Vec<_> = self.connections.values().filter(checking).map(|known| known.id).collect();
+        for id in checking {
+            let left = self.to_heal(id);
+            let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { continue };
+            healing.rounds += 1;
+            if left.is_empty() {
+                self.recovered(id);
+            } else if healing.rounds < CHECK_ROUNDS {
+                self.attempt(id);
+            } else {
+                healing.failures.push(format!("{} dead mounts are still there after each attempt", left.len()));
+                self.attempt_failed(now, id);
+            }
+        }
+    }
+
+    fn recovered(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let (died, launch) = (connection.died, connection.launch.take());
+        let Some(Healing { strategy, ready, last_healed, healed, .. }) = connection.healing.take() else { return };
+        if let (Some((device, ready)), Some(last_healed)) = (ready, last_healed) {
             let replacement = self.current_or_new(device);
             // The new daemon runs in a mount namespace made for it; how to start it again is known from the old one.
             if let (Strategy::Respawn, Some(new)) = (strategy, self.connections.get_mut(&replacement)) {
                 new.launch = launch;
             }
-            let outage = died.map(|died| healed.since(died));
-            let recovery = Recovery { strategy: strategy.as_str(), recovery: healed.since(ready), outage, replacement };
-            self.tell_of(id, TransitionKind::Recovered(recovery), &healed_mounts);
+            let outage = died.map(|died| last_healed.since(died));
+            let recovery = last_healed.since(ready);
+            let recovery = Recovery { strategy: strategy.as_str(), recovery, outage, replacement };
+            self.tell_of(id, TransitionKind::Recovered(recovery), &healed);
         }
         self.push(id, Input::Recovered);
     }
 
     fn attempt_failed(&mut self, now: Boottime, id: ConnectionId) {
         let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { return };
+        healing.stage = Stage::Pausing;
         let retry_in = healing.backoff.after_failure(now.since(healing.begun));
         let error = healing.failures.join("; ");
         let Some(after) = retry_in else { return self.give_up(id, error) };

@@ -30,6 +30,8 @@ impl Node {
         for (device, mounts) in by_device {
             self.update_mounts(device, mounts, scope);
         }
+        self.drain(now);
+        self.check_healed(now);
         let first = !std::mem::replace(&mut self.looked, true);
         self.look_closer(now, first);
     }

@@ -79,7 +79,13 @@ fn heal_from_here(job: &RecoverJob, mount: &Mount, report: &mut dyn FnMut(Progre
 
 fn plan_now(job: &RecoverJob, replacement: &Replacement) -> Result<Plan, RecoverError> {
     let table = read_table()?;
-    Ok(plan(&job.dead, &table.mounts, &table.children, replacement, job.features))
+    // Flags and propagation as they are now: a mount can have been remounted since it was last looked at.
+    let fresh = |dead: &Mount| {
+        let now = table.mounts.iter().find(|mount| is_same(mount, dead));
+        now.map_or_else(|| dead.clone(), |now| Mount { unique_id: dead.unique_id, ..now.clone() })
+    };
+    let dead: Vec<_> = job.dead.iter().map(fresh).collect();
+    Ok(plan(&dead, &table.mounts, &table.children, replacement, job.features))
 }
 
 /// Whether at least one mount shows the replacement now.
@@ -91,7 +97,7 @@ fn carry_out(
     report: &mut dyn FnMut(ProgressForm),
 ) -> bool {
     let mut healed = false;
-    let index = |mount: &Mount| job.dead.iter().position(|dead| dead == mount);
+    let index = |mount: &Mount| job.dead.iter().position(|dead| is_same(dead, mount));
     for mount in plan.gone.iter().filter_map(index) {
         report(ProgressForm::Gone { mount });
     }

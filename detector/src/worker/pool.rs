@@ -31,10 +31,10 @@ impl Default for PoolConfig {
         Self {
             exe: "/proc/self/exe".into(),
             // Healthy mounts answer in microseconds, so this many are busy only when that many mounts hang at once.
-            probes: 16,
+            probes: 64,
             // A recovery can take as long as a daemon needs to start or a command to time out: one mount's trouble must not
             // delay another's. A worker takes about 3 MiB, most of it shared with the agent.
-            recoveries: 32,
+            recoveries: 64,
             keep_idle: 2,
         }
     }
