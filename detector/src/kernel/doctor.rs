@@ -19,6 +19,7 @@ pub struct Doctor {
     /// Whether the kernel describes its types.
     pub btf: BtfState,
     /// What detection would rest on; `None` when there is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendKind>,
     /// Each hook.
     pub hooks: Vec<HookStatus>,
@@ -63,8 +64,8 @@ impl Doctor {
 }
 
 /// Loads and attaches everything, looks, and lets go of it again.
-pub fn examine() -> Doctor {
-    let options = LoadOptions { backend: BackendChoice::Auto, kernel_log: false };
+pub fn examine(backend: BackendChoice) -> Doctor {
+    let options = LoadOptions { backend, kernel_log: false };
     let (backend, hooks) = match super::load(&options) {
         Ok(Detection { backend, hooks, kernel: _ }) => (Some(backend), hooks),
         Err(error) => (None, error.hooks().to_vec()),
@@ -79,8 +80,8 @@ pub fn examine() -> Doctor {
     }
 }
 
-/// uname(2) fails only for a bad address.
-fn release() -> String {
+/// The running kernel's release. uname(2) fails only for a bad address.
+pub fn release() -> String {
     nix::sys::utsname::uname().map_or_else(|_| String::new(), |name| name.release().to_string_lossy().into_owned())
 }
 

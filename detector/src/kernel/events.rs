@@ -196,6 +196,11 @@ impl EventStream {
             }
         }
     }
+
+    /// Appends what lies in the ring by now, without waiting.
+    pub fn take_ready(&mut self, batch: &mut Vec<KernelEvent>) {
+        drain(self.ring.get_mut(), batch, &self.malformed);
+    }
 }
 
 /// Moves records from the ring to the batch. True when the ring is empty.

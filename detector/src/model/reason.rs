@@ -49,6 +49,8 @@ pub enum Reason {
     },
     /// The daemon never answered FUSE_INIT.
     NeverInitialised,
+    /// It serves nobody: requests wait and none is answered.
+    Stalled,
     /// Found dead, nobody saw it die.
     Unknown,
 }
@@ -65,6 +67,7 @@ impl Reason {
             Self::RequestTimeout => "requestTimeout",
             Self::DescriptorHeld { .. } => "descriptorHeld",
             Self::NeverInitialised => "neverInitialised",
+            Self::Stalled => "stalled",
             Self::Unknown => "unknown",
         }
     }
@@ -105,6 +108,7 @@ impl fmt::Display for Reason {
                 by(f, "by", holder)
             }
             Self::NeverInitialised => f.write_str("the daemon never answered FUSE_INIT"),
+            Self::Stalled => f.write_str("requests wait and none is answered"),
             Self::Unknown => f.write_str("nobody saw it die"),
         }
     }
@@ -140,6 +144,7 @@ mod tests {
             Reason::RequestTimeout,
             Reason::DescriptorHeld { holder: None },
             Reason::NeverInitialised,
+            Reason::Stalled,
             Reason::Unknown,
         ] {
             assert_eq!(serde_json::to_value(&reason).unwrap()["kind"], reason.kind());

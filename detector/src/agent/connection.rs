@@ -1,0 +1,162 @@
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::healing::Healing;
+use super::launch::Launch;
+use crate::health::{Machine, Origin, State, Verdict};
+use crate::model::{
+    BackendKind, Boottime, ConnectionId, Daemon, Mount, NamespaceId, Transition, TransitionKind, TransitionMount,
+};
+use crate::recovery::MountTarget;
+use crate::worker::ProbeTarget;
+
+/// A connection as the agent knows it: its health, where it hangs, who serves it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub id: ConnectionId,
+    pub machine: Machine,
+    /// As of the last look, in every namespace; while the list is empty, `last_mounts` keeps what was there before.
+    pub mounts: Vec<Mount>,
+    pub last_mounts: Vec<Mount>,
+    pub fs_type: Option<String>,
+    pub source: Option<OsString>,
+    /// The daemon that was last known to serve it.
+    pub daemon: Option<Daemon>,
+    /// What was decided, and when, before its mounts were known.
+    pub untold: Vec<(Boottime, Verdict)>,
+    /// Nobody was found to hold its descriptor, and it was asked for a sign of life for that.
+    pub sought: bool,
+    /// When it was last probed because an application got an error.
+    pub hinted: Option<Boottime>,
+    /// Since when it is dead.
+    pub died: Option<Boottime>,
+    pub healing: Option<Healing>,
+    /// How its daemon was started, read while it ran.
+    pub launch: Option<Launch>,
+    /// Its machine asked who holds the descriptor.
+    pub asks_holders: bool,
+    /// It was asked for a first sign of life.
+    pub looked_at: bool,
+    /// The policy says to leave it alone.
+    pub ignored: bool,
+}
+
+impl Connection {
+    pub fn new(id: ConnectionId, origin: Origin) -> Self {
+        Self {
+            id,
+            machine: Machine::new(id, origin),
+            mounts: Vec::new(),
+            last_mounts: Vec::new(),
+            fs_type: None,
+            source: None,
+            daemon: None,
+            untold: Vec::new(),
+            sought: false,
+            hinted: None,
+            died: None,
+            healing: None,
+            launch: None,
+            asks_holders: false,
+            looked_at: false,
+            ignored: false,
+        }
+    }
+
+    /// Takes over what a look at the mounts saw of it.
+    pub fn set_mounts(&mut self, mounts: Vec<Mount>) {
+        if let Some(mount) = primary(&mounts) {
+            self.fs_type = Some(mount.fs_type.clone());
+            self.source = Some(mount.source.clone());
+        }
+        let before = std::mem::replace(&mut self.mounts, mounts);
+        self.last_mounts = if self.mounts.is_empty() && !before.is_empty() { before } else { Vec::new() };
+    }
+
+    /// It may serve, or serve again.
+    pub fn is_up(&self) -> bool {
+        matches!(self.machine.state(), State::Created | State::Ready | State::Hung)
+    }
+
+    /// It is dead and still mounted.
+    pub fn is_down(&self) -> bool {
+        matches!(self.machine.state(), State::Dead | State::Recovering | State::Failed)
+    }
+
+    /// It answers.
+    pub fn serves(&self) -> bool {
+        self.machine.state() == State::Ready
+    }
+
+    /// A worker is at it.
+    pub fn is_being_healed(&self) -> bool {
+        self.healing.as_ref().is_some_and(Healing::is_running)
+    }
+
+    /// Its mounts, or the last that it had.
+    pub fn known_mounts(&self) -> &[Mount] {
+        if self.mounts.is_empty() { &self.last_mounts } else { &self.mounts }
+    }
+
+    /// What happened to it, as it is told.
+    pub fn transition(&self, kind: TransitionKind, backend: BackendKind, detection: Option<Duration>) -> Transition {
+        Transition {
+            kind,
+            connection: self.id,
+            backend,
+            fs_type: self.fs_type.clone(),
+            source: self.source.clone(),
+            daemon: self.daemon.clone(),
+            detection,
+            aborted_requests: None,
+            mounts: self.known_mounts().iter().map(transition_mount).collect(),
+        }
+    }
+
+    /// The mount through which it is probed, preferring the agent's own namespace; elsewhere it is reached through
+    /// `/proc/PID/root` of a process there. A mount that another one covers can't be reached by its path.
+    pub fn probe_target(
+        &self,
+        own: NamespaceId,
+        covered: &dyn Fn(&Mount) -> bool,
+        namespaces: &BTreeMap<NamespaceId, u32>,
+    ) -> Option<ProbeTarget> {
+        let reachable = |mount: &&Mount| !mount.root_deleted && !covered(mount);
+        let here = self.mounts.iter().filter(|mount| mount.namespace == own).find(reachable);
+        let (mount, path) = match here {
+            Some(mount) => (mount, mount.mount_point.clone()),
+            None => self.mounts.iter().filter(reachable).find_map(|mount| {
+                let pid = namespaces.get(&mount.namespace)?;
+                Some((mount, inside(*pid, &mount.mount_point)))
+            })?,
+        };
+        Some(ProbeTarget {
+            mount: MountTarget { mount_point: path, device: mount.device, id: mount.id, unique_id: mount.unique_id },
+            owner: mount.owner_only(),
+        })
+    }
+}
+
+/// A path of another mount namespace, reached through a process that lives there (proc_pid_root(5)).
+fn inside(pid: u32, path: &Path) -> PathBuf {
+    let mut reached = PathBuf::from(format!("/proc/{pid}/root"));
+    reached.push(path.strip_prefix("/").unwrap_or(path));
+    reached
+}
+
+/// Of several mounts of one connection, the oldest of the whole file system: the one that the daemon made. Ids grow
+/// with time as far as they are unique; mountinfo's are only nearly so, and serve where there is nothing better.
+pub(super) fn primary(mounts: &[Mount]) -> Option<&Mount> {
+    mounts.iter().min_by_key(|mount| (!mount.is_whole(), mount.unique_id.is_none(), mount.unique_id, mount.id))
+}
+
+pub(super) fn transition_mount(mount: &Mount) -> TransitionMount {
+    TransitionMount {
+        namespace: mount.namespace,
+        mount_point: mount.mount_point.clone(),
+        root: mount.root.clone(),
+        flags: mount.flags,
+    }
+}

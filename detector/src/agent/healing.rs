@@ -1,0 +1,298 @@
+//! What is done about a dead connection: which of its mounts, by which strategy, when again.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::event::Action;
+use super::node::Node;
+use crate::health::Input;
+use crate::model::{Boottime, ConnectionId, DeviceNumber, Mount, Reason, Recovery, TransitionKind};
+use crate::policy::{Access, Backoff, Decision, Mode, OnAbort, StrategyChoice};
+use crate::recovery::{self, BackoffSettings, Bring, FlapWatch, Progress, RecoverJob, Strategy};
+
+/// How long a worker may take to put all mounts of a connection back once the replacement serves, on top of what the
+/// replacement itself may take to start. Mount calls take microseconds; opening `/sub` of a slow file system takes as
+/// long as its daemon likes.
+const HEAL_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long a daemon that is started again may take until it serves. JuiceFS or rclone talk to a remote service first.
+const RESPAWN_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The attempts to recover one dead connection.
+#[derive(Debug)]
+pub(super) struct Healing {
+    strategy: Strategy,
+    stage: Stage,
+    decision: Decision,
+    backoff: recovery::Backoff,
+    /// Where the whole file system was mounted when it died: where a replacement is recognised.
+    places: Vec<PathBuf>,
+    /// Where the mount that stands for the connection was: the key of its [`Volume`].
+    volume: PathBuf,
+    begun: Boottime,
+    /// The replacement of the attempt under way.
+    ready: Option<(DeviceNumber, Boottime)>,
+    last_healed: Option<Boottime>,
+    healed: Vec<Mount>,
+    failures: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Somebody else brings the replacement.
+    Waiting,
+    /// A worker is at it.
+    Running,
+    /// Until the next attempt.
+    Pausing,
+    /// No further attempt.
+    GivenUp,
+}
+
+/// What outlives the connections that hang at one place: how often they die, and how long to wait if that is often.
+#[derive(Debug)]
+pub(super) struct Volume {
+    flaps: FlapWatch,
+    backoff: recovery::Backoff,
+}
+
+impl Healing {
+    pub fn is_running(&self) -> bool {
+        self.stage == Stage::Running
+    }
+
+    fn takes_replacement(&self) -> bool {
+        matches!(self.stage, Stage::Waiting | Stage::Pausing)
+    }
+
+    fn begin_attempt(&mut self) {
+        self.stage = Stage::Running;
+        self.ready = None;
+        self.last_healed = None;
+        self.healed.clear();
+        self.failures.clear();
+    }
+}
+
+impl Node {
+    /// A connection was declared dead: heal it, if the policy says so.
+    pub(super) fn died(&mut self, now: Boottime, id: ConnectionId, reason: &Reason) {
+        let Some((decision, volume)) = self.healable(id, reason) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let facts = recovery::Facts {
+            daemon_remembered: connection.launch.is_some(),
+            daemon_in_container: connection.launch.as_ref().is_some_and(|launch| launch.in_container),
+            daemon_in_own_namespace: connection.launch.as_ref().is_some_and(|launch| launch.in_own_namespace),
+            command_given: matches!(decision.strategy, StrategyChoice::Command(_)),
+        };
+        let choice = recovery::choose(configured(&decision.strategy), &facts);
+        let whole = connection.mounts.iter().filter(|mount| mount.is_whole());
+        let places = whole.map(|mount| mount.mount_point.clone()).collect();
+        let Backoff { initial, max, give_up_after } = decision.backoff;
+        let settings = BackoffSettings { initial, max, give_up_after };
+        connection.healing = Some(Healing {
+            strategy: choice.map_or(Strategy::Rebind, |(strategy, _)| strategy),
+            stage: Stage::Pausing,
+            decision,
+            backoff: recovery::Backoff::new(settings),
+            places,
+            volume: volume.clone(),
+            begun: now,
+            ready: None,
+            last_healed: None,
+            healed: Vec::new(),
+            failures: Vec::new(),
+        });
+        self.push(id, Input::RecoveryStarted);
+        let (strategy, why) = match choice {
+            Ok(chosen) => chosen,
+            Err(error) => return self.give_up(id, error.to_string()),
+        };
+        tracing::info!(connection = %id, strategy = strategy.as_str(), why, "recovery begins");
+        self.tell(id, TransitionKind::Recovering { strategy: strategy.as_str() }, None);
+        match self.flap_pause(now, volume, settings) {
+            Duration::ZERO => self.attempt(id),
+            pause => self.actions.push(Action::RetryAfter { connection: id, after: pause }),
+        }
+    }
+
+    /// A volume that keeps dying soon after each recovery is given ever longer rests before the next.
+    fn flap_pause(&mut self, now: Boottime, volume: PathBuf, settings: BackoffSettings) -> Duration {
+        let fresh = || Volume {
+            flaps: FlapWatch::new(recovery::FlapSettings::default()),
+            backoff: recovery::Backoff::new(settings),
+        };
+        let volume = self.volumes.entry(volume).or_insert_with(fresh);
+        if volume.flaps.died(now) {
+            // Without an end: the volume was healed each time, so giving up would be worse than going on slowly.
+            return volume.backoff.after_failure(Duration::ZERO).unwrap_or(settings.max);
+        }
+        volume.backoff = recovery::Backoff::new(settings);
+        Duration::ZERO
+    }
+
+    /// The decision for the connection's primary mount, if anything of it is to be healed at all.
+    fn healable(&self, id: ConnectionId, reason: &Reason) -> Option<(Decision, PathBuf)> {
+        if !self.setting.heal {
+            return None;
+        }
+        let connection = self.connections.get(&id)?;
+        let own: Vec<_> =
+            connection.mounts.iter().filter(|mount| mount.namespace == self.setting.own).cloned().collect();
+        let primary = super::connection::primary(&own)?;
+        let decision = self.decision(primary).clone();
+        let deliberate = reason.is_deliberate() && decision.on_abort == OnAbort::Report;
+        if deliberate || self.to_heal(id).is_empty() {
+            return None;
+        }
+        Some((decision, primary.mount_point.clone()))
+    }
+
+    /// The connection's mounts in the agent's own namespace that the policy wants healed.
+    fn to_heal(&self, id: ConnectionId) -> Vec<Mount> {
+        let Some(connection) = self.connections.get(&id) else { return Vec::new() };
+        let wanted = |mount: &&Mount| {
+            let decision = self.decision(mount);
+            let access = decision.access == Access::Any || mount.flags.read_only;
+            mount.namespace == self.setting.own && decision.mode == Mode::Heal && access
+        };
+        connection.mounts.iter().filter(wanted).cloned().collect()
+    }
+
+    /// Tries once. What is still there to heal is looked up anew each time.
+    pub(super) fn attempt(&mut self, id: ConnectionId) {
+        let dead = self.to_heal(id);
+        let replacement = self.replacement(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(healing) = connection.healing.as_mut().filter(|healing| healing.takes_replacement()) else { return };
+        if dead.is_empty() {
+            return;
+        }
+        let (bring, deadline) = match (replacement, healing.strategy) {
+            (Some(mount), _) => (Bring::Existing(mount), HEAL_DEADLINE),
+            (None, Strategy::Rebind) => return healing.stage = Stage::Waiting,
+            (None, Strategy::Respawn) => match &connection.launch {
+                Some(launch) => (Bring::Respawn(launch.spec.clone()), RESPAWN_DEADLINE + HEAL_DEADLINE),
+                None => return self.give_up(id, "nobody saw how its daemon was started".to_owned()),
+            },
+            (None, Strategy::Command) => match &healing.decision.strategy {
+                StrategyChoice::Command(command) => {
+                    let cgroups = connection.launch.as_ref().map(|launch| launch.spec.cgroups.clone());
+                    let argv = command.argv.clone();
+                    let bring = Bring::Command { argv, timeout: command.timeout, cgroups: cgroups.unwrap_or_default() };
+                    (bring, command.timeout + HEAL_DEADLINE)
+                }
+                StrategyChoice::Auto | StrategyChoice::Rebind | StrategyChoice::Respawn => {
+                    return self.give_up(id, "the policy names no command".to_owned());
+                }
+            },
+        };
+        healing.begin_attempt();
+        let job = RecoverJob { bring, dead, features: self.setting.features, deadline };
+        self.push(id, Input::RecoveryStarted);
+        self.actions.push(Action::Recover { connection: id, job: Box::new(job) });
+    }
+
+    /// A living connection that is mounted where the dead one was, of the same type and source.
+    fn replacement(&self, dead: ConnectionId) -> Option<Mount> {
+        let connection = self.connections.get(&dead)?;
+        let healing = connection.healing.as_ref()?;
+        let fits = |mount: &&Mount| {
+            mount.namespace == self.setting.own
+                && mount.is_whole()
+                && healing.places.contains(&mount.mount_point)
+                && Some(&mount.fs_type) == connection.fs_type.as_ref()
+                && Some(&mount.source) == connection.source.as_ref()
+        };
+        let serving = self.connections.values().filter(|known| known.id != dead && known.serves());
+        serving.flat_map(|known| &known.mounts).find(fits).cloned()
+    }
+
+    /// A connection serves: those that died where it hangs may have been waiting for it.
+    pub(super) fn replacement_ready(&mut self, id: ConnectionId) {
+        let waiting = self
+            .connections
+            .values()
+            .filter(|known| known.id != id && known.healing.as_ref().is_some_and(Healing::takes_replacement));
+        let waiting: Vec<_> = waiting.map(|known| known.id).collect();
+        for dead in waiting {
+            if self.replacement(dead).is_some_and(|mount| mount.device == id.device) {
+                self.attempt(dead);
+            }
+        }
+    }
+
+    pub(super) fn progress(&mut self, now: Boottime, id: ConnectionId, progress: Progress) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(healing) = &mut connection.healing else { return };
+        match progress {
+            Progress::Launched { pid } => tracing::debug!(connection = %id, pid, "replacement started"),
+            Progress::Ready { device, at, pid: _ } => healing.ready = Some((device, at)),
+            Progress::Healed { mount, device: _, at } => {
+                healing.last_healed = Some(at);
+                healing.healed.push(mount);
+            }
+            Progress::Gone { mount } => {
+                tracing::info!(connection = %id, mount_point = %mount.mount_point.display(), "unmounted meanwhile");
+            }
+            Progress::Failed { mount, error, refused: _ } => healing.failures.push(match mount {
+                Some(mount) => format!("{}: {error}", crate::text::printable(mount.mount_point.as_os_str())),
+                None => error,
+            }),
+            Progress::Finished => self.conclude(now, id),
+        }
+    }
+
+    fn conclude(&mut self, now: Boottime, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(healing) = &mut connection.healing else { return };
+        healing.stage = Stage::Pausing;
+        if !healing.failures.is_empty() {
+            return self.attempt_failed(now, id);
+        }
+        let (strategy, ready, healed) = (healing.strategy, healing.ready, healing.last_healed);
+        let healed_mounts = std::mem::take(&mut healing.healed);
+        let launch = connection.launch.take();
+        let died = connection.died;
+        if let (Some((device, ready)), Some(healed)) = (ready, healed) {
+            let replacement = self.current_or_new(device);
+            // The new daemon runs in a mount namespace made for it; how to start it again is known from the old one.
+            if let (Strategy::Respawn, Some(new)) = (strategy, self.connections.get_mut(&replacement)) {
+                new.launch = launch;
+            }
+            let outage = died.map(|died| healed.since(died));
+            let recovery = Recovery { strategy: strategy.as_str(), recovery: healed.since(ready), outage, replacement };
+            self.tell_of(id, TransitionKind::Recovered(recovery), &healed_mounts);
+        }
+        self.push(id, Input::Recovered);
+    }
+
+    fn attempt_failed(&mut self, now: Boottime, id: ConnectionId) {
+        let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { return };
+        let retry_in = healing.backoff.after_failure(now.since(healing.begun));
+        let error = healing.failures.join("; ");
+        let Some(after) = retry_in else { return self.give_up(id, error) };
+        let strategy = healing.strategy.as_str();
+        let flapping = self.volumes.get(&healing.volume).is_some_and(|volume| volume.flaps.is_flapping(now));
+        self.push(id, Input::RecoveryFailed { gave_up: false });
+        self.tell(id, TransitionKind::RecoveryFailed { strategy, error, retry_in, flapping }, None);
+        self.actions.push(Action::RetryAfter { connection: id, after });
+    }
+
+    fn give_up(&mut self, id: ConnectionId, error: String) {
+        let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { return };
+        healing.stage = Stage::GivenUp;
+        let strategy = healing.strategy.as_str();
+        self.push(id, Input::RecoveryFailed { gave_up: true });
+        self.tell(id, TransitionKind::RecoveryFailed { strategy, error, retry_in: None, flapping: false }, None);
+    }
+}
+
+fn configured(strategy: &StrategyChoice) -> recovery::StrategyChoice {
+    match strategy {
+        StrategyChoice::Auto => recovery::StrategyChoice::Auto,
+        StrategyChoice::Rebind => recovery::StrategyChoice::Rebind,
+        StrategyChoice::Respawn => recovery::StrategyChoice::Respawn,
+        StrategyChoice::Command(_) => recovery::StrategyChoice::Command,
+    }
+}

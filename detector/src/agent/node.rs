@@ -1,0 +1,327 @@
+//! The state of everything the agent knows, and what each event changes in it. No I/O: what has to be done comes out as
+//! [`Action`]s.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::connection::Connection;
+use super::daemons::HoldersAsked;
+use super::event::{Action, Event, Scope};
+use super::healing::Volume;
+use super::telling::outcome_of;
+use crate::health::{self, DaemonEnd, ExitSource, Input, Origin, State, Timer};
+use crate::kernel::{AbortCall, KernelEvent};
+use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId};
+use crate::mounts::ChildMount;
+use crate::policy::{Decision, Mode, Policy, Subject};
+use crate::recovery::Features;
+use crate::worker::ProbeOutcome;
+
+/// An application that gets errors in a loop causes one probe a connection in this time, not one an error.
+const HINT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What does not change while the agent runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// What detection rests on.
+    pub backend: BackendKind,
+    /// The agent's own mount namespace: the one that it heals.
+    pub own: NamespaceId,
+    /// What this kernel's mount calls can do.
+    pub features: Features,
+    /// Whether the policy's `heal` is carried out; `watch` only tells.
+    pub heal: bool,
+    /// When the system call hook is attached.
+    pub vfs_errors: VfsErrors,
+}
+
+/// When the hook on every system call's end is attached: it costs all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VfsErrors {
+    /// While a connection is there whose death nothing else would show, or one is dead and not healed.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// The state. One task owns it.
+#[derive(Debug)]
+pub struct Node {
+    pub(super) setting: Setting,
+    pub(super) policy: Policy,
+    pub(super) connections: BTreeMap<ConnectionId, Connection>,
+    /// Which connection has a number now.
+    current: HashMap<DeviceNumber, ConnectionId>,
+    /// How many connections had a number so far.
+    epochs: HashMap<DeviceNumber, u64>,
+    /// The daemons that are watched, and what they serve.
+    pub(super) processes: HashMap<u32, HashSet<ConnectionId>>,
+    /// Processes that hold a descriptor of some connection, nobody knows which (no `fuse_connection` in fdinfo).
+    pub(super) candidates: HashSet<u32>,
+    pub(super) namespaces: BTreeMap<NamespaceId, u32>,
+    /// Mounts that another one covers at the same place.
+    pub(super) covered: HashSet<(NamespaceId, MountId)>,
+    pub(super) children: Vec<ChildMount>,
+    pub(super) volumes: HashMap<PathBuf, Volume>,
+    /// Inputs that the handling of an event gave rise to.
+    pub(super) pending: VecDeque<(ConnectionId, Input)>,
+    pub(super) actions: Vec<Action>,
+    pub(super) holders: HoldersAsked,
+    vfs_wanted: bool,
+    /// The machine was looked at once.
+    pub(super) looked: bool,
+}
+
+impl Node {
+    /// Knows nothing yet: the first event to feed it is a look at everything.
+    pub fn new(setting: Setting, policy: Policy) -> Self {
+        Self {
+            setting,
+            policy,
+            connections: BTreeMap::new(),
+            current: HashMap::new(),
+            epochs: HashMap::new(),
+            processes: HashMap::new(),
+            candidates: HashSet::new(),
+            namespaces: BTreeMap::new(),
+            covered: HashSet::new(),
+            children: Vec::new(),
+            volumes: HashMap::new(),
+            pending: VecDeque::new(),
+            actions: Vec::new(),
+            holders: HoldersAsked::No,
+            vfs_wanted: false,
+            looked: false,
+        }
+    }
+
+    /// What an event changes, and what has to be done about it.
+    pub fn handle(&mut self, now: Boottime, event: Event) -> Vec<Action> {
+        match event {
+            Event::Kernel(event) => self.kernel(now, event),
+            Event::Lost => self.rebuild(),
+            Event::Scanned { snapshot, scope } => self.scanned(now, *snapshot, scope),
+            Event::HoldersFound(holders) => self.holders_found(now, holders),
+            Event::AbortWritten { device, actor, at } => self.input_of(device, Input::AbortWritten { at, actor }),
+            Event::ProcessEnded { pid, status, at } => self.process_ended(pid, status, at),
+            Event::Remembered { pid, record } => self.remembered(pid, &record),
+            Event::Probed { connection, outcome, at } => self.probed(connection, outcome, at),
+            Event::Control { connection, present } => self.control(connection, present),
+            Event::Timer { connection, timer } => self.timer(connection, timer),
+            Event::Retry { connection } => self.attempt(connection),
+            Event::Progress { connection, progress } => self.progress(now, connection, progress),
+        }
+        self.settle(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether the system call hook is wanted as things stand.
+    pub fn wants_vfs_errors(&self) -> bool {
+        self.vfs_wanted
+    }
+
+    fn kernel(&mut self, now: Boottime, event: KernelEvent) {
+        match event {
+            KernelEvent::Ready { at: _, device, daemon } => {
+                let id = self.initialised(now, device);
+                self.daemon_seen(id, daemon);
+                self.push(id, Input::Initialised);
+            }
+            KernelEvent::DaemonSeen { at: _, device, daemon } => {
+                let id = self.current_or_new(device);
+                self.daemon_seen(id, daemon);
+            }
+            KernelEvent::RequestsAborted { at, device, by, exiting, kernel_thread: _, syscall } => {
+                let call = syscall.map(abort_call);
+                self.input_of(device, Input::RequestsAborted { at, by, exiting, call });
+            }
+            KernelEvent::DaemonExited { at, daemon, status, sender, oom } => {
+                let end = Some(DaemonEnd { status, sender, oom });
+                self.exited(daemon.pid, at, ExitSource::Hook, end.as_ref());
+            }
+            KernelEvent::VfsError { at, process, errno: _, descriptor: _ } => self.vfs_error(at, process.pid),
+            KernelEvent::ForcedUnmount { at, process } => {
+                for id in self.living() {
+                    self.push(id, Input::ForcedUnmount { at, actor: Some(process.clone()) });
+                }
+            }
+        }
+    }
+
+    /// The connection whose INIT was answered just now: the one that was waiting for it, or else a new one that took
+    /// over the number of one that is gone.
+    fn initialised(&mut self, now: Boottime, device: DeviceNumber) -> ConnectionId {
+        if let Some(id) = self.current.get(&device).copied() {
+            if self.connections.get(&id).is_some_and(|known| known.machine.state() == State::Created) {
+                return id;
+            }
+            self.supersede(now, id);
+        }
+        self.create(device)
+    }
+
+    pub(super) fn current_or_new(&mut self, device: DeviceNumber) -> ConnectionId {
+        match self.current.get(&device) {
+            Some(id) => *id,
+            None => self.create(device),
+        }
+    }
+
+    pub(super) fn current(&self, device: DeviceNumber) -> Option<ConnectionId> {
+        self.current.get(&device).copied()
+    }
+
+    fn create(&mut self, device: DeviceNumber) -> ConnectionId {
+        let epoch = self.epochs.entry(device).or_default();
+        *epoch += 1;
+        let id = ConnectionId { device, epoch: *epoch };
+        // Without a hook on INIT, nobody knows of a new connection whether it was ever answered.
+        let watched = self.looked && self.setting.backend != BackendKind::Portable;
+        let origin = if watched { Origin::Seen } else { Origin::Found };
+        self.current.insert(device, id);
+        self.connections.insert(id, Connection::new(id, origin));
+        id
+    }
+
+    /// Another connection has the number now: this one's superblock is gone.
+    pub(super) fn supersede(&mut self, now: Boottime, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.set_mounts(Vec::new());
+            self.push(id, Input::Mounts { count: 0, control: false });
+            self.drain(now);
+        }
+        if self.current.get(&id.device) == Some(&id) {
+            self.current.remove(&id.device);
+        }
+    }
+
+    fn vfs_error(&mut self, at: Boottime, pid: u32) {
+        let dead = self.connections.values().filter(|known| known.is_down());
+        let types: HashSet<_> = dead.filter_map(|known| known.fs_type.clone()).collect();
+        let fs_type = if types.len() == 1 { types.into_iter().next() } else { None };
+        self.actions.push(Action::CountVfsErrors { pid, fs_type });
+        for id in self.living() {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if connection.hinted.is_none_or(|last| at.since(last) >= HINT_INTERVAL) {
+                connection.hinted = Some(at);
+                self.push(id, Input::AccessFailed { at });
+            }
+        }
+    }
+
+    fn probed(&mut self, id: ConnectionId, outcome: ProbeOutcome, at: Boottime) {
+        let first_look = self.connections.get(&id).is_some_and(|known| known.machine.state() == State::Created);
+        self.push(id, Input::Probed { outcome: outcome_of(outcome), at, first_look });
+    }
+
+    fn timer(&mut self, id: ConnectionId, timer: Timer) {
+        self.push(id, Input::Timer(timer));
+        if timer == Timer::Settle {
+            self.actions.push(Action::CheckControl(id));
+        }
+    }
+
+    fn control(&mut self, id: ConnectionId, present: bool) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let control = present && self.is_current(id);
+        self.push(id, Input::Mounts { count: connection.mounts.len(), control });
+    }
+
+    /// After a loss: look at everything again, and ask every connection for a sign of life.
+    fn rebuild(&mut self) {
+        self.actions.push(Action::Scan(Scope::Everything));
+        self.ask_for_holders();
+        let now = Boottime::default();
+        for id in self.living() {
+            self.push(id, Input::AccessFailed { at: now });
+        }
+    }
+
+    pub(super) fn is_current(&self, id: ConnectionId) -> bool {
+        self.current.get(&id.device) == Some(&id)
+    }
+
+    fn living(&self) -> Vec<ConnectionId> {
+        self.connections.values().filter(|known| known.is_up()).map(|known| known.id).collect()
+    }
+
+    fn input_of(&mut self, device: DeviceNumber, input: Input) {
+        if let Some(id) = self.current(device) {
+            self.push(id, input);
+        }
+    }
+
+    pub(super) fn push(&mut self, id: ConnectionId, input: Input) {
+        self.pending.push_back((id, input));
+    }
+
+    fn settle(&mut self, now: Boottime) {
+        self.drain(now);
+        self.forget_the_gone();
+        let wanted = match self.setting.vfs_errors {
+            VfsErrors::On => true,
+            VfsErrors::Off => false,
+            VfsErrors::Auto => {
+                !self.without_daemon().is_empty()
+                    || self.connections.values().any(|known| known.is_down() && !known.ignored)
+            }
+        };
+        if std::mem::replace(&mut self.vfs_wanted, wanted) != wanted {
+            self.actions.push(Action::WantVfsErrors(wanted));
+        }
+    }
+
+    /// What the policy says of a mount.
+    pub(super) fn decision(&self, mount: &Mount) -> &Decision {
+        self.policy.decide(&Subject { mount_point: &mount.mount_point, fs_type: &mount.fs_type, source: &mount.source })
+    }
+
+    pub(super) fn is_ignored(&self, mounts: &[Mount]) -> bool {
+        !mounts.is_empty() && mounts.iter().all(|mount| self.decision(mount).mode == Mode::Ignore)
+    }
+
+    fn forget_the_gone(&mut self) {
+        let gone: Vec<_> = self
+            .connections
+            .values()
+            .filter(|known| known.machine.state() == State::Gone && !known.is_being_healed())
+            .map(|known| known.id)
+            .collect();
+        for id in gone {
+            self.connections.remove(&id);
+            if self.is_current(id) {
+                self.current.remove(&id.device);
+                self.actions.push(Action::ForgetConnection(id.device));
+            }
+            self.processes.retain(|pid, watched| {
+                watched.remove(&id);
+                let needed = !watched.is_empty();
+                if !needed {
+                    self.actions.push(Action::ForgetProcess(*pid));
+                }
+                needed
+            });
+        }
+    }
+
+    pub(super) fn set_places(
+        &mut self,
+        namespaces: Option<BTreeMap<NamespaceId, u32>>,
+        covered: HashSet<(NamespaceId, MountId)>,
+        children: Vec<ChildMount>,
+    ) {
+        self.namespaces = namespaces.unwrap_or_else(|| std::mem::take(&mut self.namespaces));
+        self.covered = covered;
+        self.children = children;
+    }
+}
+
+const fn abort_call(call: AbortCall) -> health::AbortCall {
+    match call {
+        AbortCall::Write => health::AbortCall::Write,
+        AbortCall::Umount => health::AbortCall::Umount,
+    }
+}

@@ -1,0 +1,107 @@
+//! What a look at the mounts changes: connections appear, their mounts come and go, numbers are taken over.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::event::{Action, Scope};
+use super::node::Node;
+use crate::health::{Input, State};
+use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId};
+use crate::mounts::{ChildMount, Snapshot};
+
+impl Node {
+    pub(super) fn scanned(&mut self, now: Boottime, snapshot: Snapshot, scope: Scope) {
+        let Snapshot { mounts, children, namespaces, .. } = snapshot;
+        let own = self.setting.own;
+        let kept = |namespace: NamespaceId| scope == Scope::Own && namespace != own;
+        let mut children = children;
+        children.extend(self.children.iter().filter(|child| kept(child.namespace)).cloned());
+        let mut by_device: HashMap<DeviceNumber, Vec<Mount>> = HashMap::new();
+        for mount in mounts {
+            by_device.entry(mount.device).or_default().push(mount);
+        }
+        self.supersede_reused(now, &by_device);
+        for connection in self.connections.values().filter(|known| self.is_current(known.id)) {
+            let others = connection.mounts.iter().filter(|mount| kept(mount.namespace)).cloned();
+            let all = by_device.entry(connection.id.device).or_default();
+            all.extend(others);
+        }
+        let covered = covered(by_device.values().flatten(), &children);
+        self.set_places((scope == Scope::Everything).then_some(namespaces), covered, children);
+        for (device, mounts) in by_device {
+            self.update_mounts(device, mounts, scope);
+        }
+        let first = !std::mem::replace(&mut self.looked, true);
+        self.look_closer(now, first);
+    }
+
+    /// A number whose mounts in the agent's namespace are all others than before belongs to another connection: the
+    /// last mount was taken away and the next took over the number, all between two looks.
+    fn supersede_reused(&mut self, now: Boottime, by_device: &HashMap<DeviceNumber, Vec<Mount>>) {
+        let own = self.setting.own;
+        let ids = |mounts: &[Mount]| -> HashSet<u64> {
+            mounts.iter().filter(|mount| mount.namespace == own).filter_map(|mount| mount.unique_id).collect()
+        };
+        for (device, mounts) in by_device {
+            let Some(id) = self.current(*device) else { continue };
+            let Some(connection) = self.connections.get(&id) else { continue };
+            let (before, after) = (ids(&connection.mounts), ids(mounts));
+            if !before.is_empty() && !after.is_empty() && before.is_disjoint(&after) {
+                self.supersede(now, id);
+            }
+        }
+    }
+
+    fn update_mounts(&mut self, device: DeviceNumber, mounts: Vec<Mount>, scope: Scope) {
+        if mounts.is_empty() && self.current(device).is_none() {
+            return;
+        }
+        let ignored = self.is_ignored(&mounts);
+        let id = self.current_or_new(device);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let before = connection.mounts.len();
+        let count = mounts.len();
+        if count > 0 {
+            connection.ignored = ignored;
+        }
+        connection.set_mounts(mounts);
+        self.tell_untold(id, scope);
+        if count == 0 && before > 0 {
+            self.actions.push(Action::CheckControl(id));
+        } else if count != before {
+            self.push(id, Input::Mounts { count, control: true });
+        }
+    }
+
+    /// Those of which nothing more is known than that they are mounted: are they alive, who serves them? Where kernel
+    /// hooks report each INIT, a connection that appears later needs no question: its INIT is on the way.
+    fn look_closer(&mut self, now: Boottime, first: bool) {
+        let told_by_hooks = self.setting.backend != BackendKind::Portable && !first;
+        let unknown = |state: State| state == State::Created;
+        let ids: Vec<ConnectionId> = self
+            .connections
+            .values_mut()
+            .filter(|known| unknown(known.machine.state()) && !known.mounts.is_empty() && !known.ignored)
+            .filter(|_| !told_by_hooks)
+            .filter_map(|known| (!std::mem::replace(&mut known.looked_at, true)).then_some(known.id))
+            .collect();
+        for id in ids {
+            self.push(id, Input::AccessFailed { at: now });
+        }
+        if !self.without_daemon().is_empty() {
+            self.ask_for_holders();
+        }
+    }
+}
+
+/// Mounts that can't be reached by their path, because another one hangs on the very same place.
+fn covered<'a>(mounts: impl Iterator<Item = &'a Mount>, children: &[ChildMount]) -> HashSet<(NamespaceId, MountId)> {
+    let mut hanging: BTreeMap<(NamespaceId, MountId), Vec<&ChildMount>> = BTreeMap::new();
+    for child in children {
+        hanging.entry((child.namespace, child.parent)).or_default().push(child);
+    }
+    let covers = |mount: &Mount| {
+        let on_it = hanging.get(&(mount.namespace, mount.id));
+        on_it.is_some_and(|children| children.iter().any(|child| child.mount_point == mount.mount_point))
+    };
+    mounts.filter(|mount| covers(mount)).map(|mount| (mount.namespace, mount.id)).collect()
+}

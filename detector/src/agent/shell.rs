@@ -1,0 +1,330 @@
+//! The one task that owns the state: it takes what comes, feeds the [`Node`], and carries out what the node asks for.
+//! Nothing here waits for anything but the next event.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{self, UnboundedReceiver, unbounded_channel};
+use tokio::task::AbortHandle;
+
+use super::event::{Action, Event, Scope};
+use super::node::{Node, Setting, VfsErrors};
+use super::sources::{self, Looker, Message, Queue};
+use crate::health::Timer;
+use crate::kernel::{Counters, Detection, EventStream, HookStatus, Kernel, KernelEvent};
+use crate::model::{Boottime, ConnectionId, Transition, TransitionKind};
+use crate::mounts::{AbortWatch, ControlFs, MountWatch};
+use crate::policy::Policy;
+use crate::recovery::{Features, RecoverJob};
+use crate::telemetry::Metrics;
+use crate::telemetry::query::Query;
+use crate::telemetry::status::Loss;
+use crate::worker::{Pool, PoolConfig, ProbeTarget};
+
+/// How long a sign of life may take. A healthy daemon answers statfs in microseconds to seconds (it may ask a remote
+/// service); one that takes longer is slow or hung, which is no death, and costs nothing but a waiting worker.
+const PROBE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The system call hook follows the wish for it only when that has lasted so long: most outages are over sooner.
+const VFS_ERRORS_DELAY: Duration = Duration::from_millis(500);
+
+/// How often the errors that applications got are read while there are any.
+const VFS_ERRORS_DRAIN: Duration = Duration::from_millis(200);
+
+/// What the agent needs to start.
+pub struct Options {
+    /// The kernel hooks, loaded.
+    pub detection: Detection,
+    /// What to heal.
+    pub policy: Policy,
+    /// Whether the policy is carried out; `watch` only tells.
+    pub heal: bool,
+    /// When the system call hook is attached.
+    pub vfs_errors: VfsErrors,
+    /// Who is told of each transition.
+    pub tell: Box<dyn Fn(&Transition)>,
+    /// Counts it all.
+    pub metrics: Metrics,
+    /// Questions from the HTTP server.
+    pub queries: mpsc::Receiver<Query>,
+    /// What the output could not write.
+    pub output_losses: Box<dyn Fn() -> Vec<Loss>>,
+}
+
+/// Why the agent can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No workers.
+    #[error("worker processes can't be started: {0}; probes and mounts are their work")]
+    Workers(#[source] io::Error),
+    /// No ring buffer.
+    #[error("the kernel programs' ring buffer can't be read: {0}; --backend portable does without")]
+    Events(#[source] io::Error),
+    /// No mount table.
+    #[error("the mount table can't be read: {0}; is /proc mounted?")]
+    Mounts(#[source] io::Error),
+}
+
+/// The running agent.
+pub struct Shell {
+    pub(super) node: Node,
+    pub(super) kernel: Option<Kernel>,
+    pub(super) counters: Option<Counters>,
+    pub(super) hooks: Vec<HookStatus>,
+    pub(super) metrics: Metrics,
+    pub(super) pool: Arc<Pool>,
+    pub(super) control: Option<ControlFs>,
+    stream: Option<EventStream>,
+    queue: Queue,
+    messages: UnboundedReceiver<Message>,
+    queries: mpsc::Receiver<Query>,
+    looker: Looker,
+    tell: Box<dyn Fn(&Transition)>,
+    pub(super) output_losses: Box<dyn Fn() -> Vec<Loss>>,
+    timers: HashMap<(ConnectionId, Timer), AbortHandle>,
+    processes: HashMap<u32, AbortHandle>,
+    lost: u64,
+    /// By process, the file system type that its errors are counted for.
+    pub(super) attributed: HashMap<u32, Option<String>>,
+    draining: bool,
+}
+
+impl Shell {
+    /// Starts the workers and the watches. Has to be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Without workers or a mount table there is nothing it can do.
+    pub fn start(options: Options) -> Result<Self, StartError> {
+        let Options { detection, policy, heal, vfs_errors, tell, metrics, queries, output_losses } = options;
+        let Detection { backend, mut kernel, hooks } = detection;
+        let (queue, messages) = unbounded_channel();
+        let pool = Pool::start(PoolConfig::default()).map_err(StartError::Workers)?;
+        let own = crate::mounts::own_namespace().map_err(StartError::Mounts)?;
+        let watch = MountWatch::open().map_err(StartError::Mounts)?;
+        tokio::spawn(sources::watch_mounts(watch, queue.clone()));
+        let control = ControlFs::open().inspect_err(|error| tracing::warn!(%error, "no FUSE control file system")).ok();
+        if let Some(control) = &control {
+            match AbortWatch::open(control) {
+                Ok(watch) => drop(tokio::spawn(sources::watch_aborts(watch, queue.clone()))),
+                Err(error) => tracing::warn!(%error, "who aborts a connection is not seen"),
+            }
+        }
+        let stream = match &mut kernel {
+            Some(kernel) => kernel.take_events().map_err(StartError::Events)?,
+            None => None,
+        };
+        let setting = Setting { backend, own, features: Features::detect(), heal, vfs_errors };
+        Ok(Self {
+            node: Node::new(setting, policy),
+            counters: kernel.as_ref().map(Kernel::counters),
+            stream,
+            kernel,
+            hooks,
+            metrics,
+            pool: Arc::new(pool),
+            control,
+            looker: Looker::new(queue.clone()),
+            queue,
+            messages,
+            queries,
+            tell,
+            output_losses,
+            timers: HashMap::new(),
+            processes: HashMap::new(),
+            lost: 0,
+            attributed: HashMap::new(),
+            draining: false,
+        })
+    }
+
+    /// Runs until `stop` is ready. Nothing is unmounted on the way out.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let mut stop = std::pin::pin!(stop);
+        let mut batch = Vec::new();
+        self.looker.look(Scope::Everything);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => return,
+                read = next_batch(&mut self.stream, &mut batch) => self.kernel_read(read),
+                Some(message) = self.messages.recv() => {
+                    // What the kernel said before is told before: a daemon's exit with its cause precedes the pidfd.
+                    if let Some(stream) = &mut self.stream {
+                        stream.take_ready(&mut batch);
+                    }
+                    self.kernel_events(&mut batch);
+                    self.message(message);
+                }
+                Some(query) = self.queries.recv() => self.answer(query),
+            }
+            self.kernel_events(&mut batch);
+        }
+    }
+
+    fn kernel_read(&mut self, read: io::Result<()>) {
+        if let Err(error) = read {
+            tracing::error!(%error, "the kernel's events can't be read any more");
+            self.stream = None;
+        }
+    }
+
+    fn kernel_events(&mut self, batch: &mut Vec<KernelEvent>) {
+        if batch.is_empty() {
+            return;
+        }
+        for event in batch.drain(..) {
+            if !self.is_about_a_socket(&event) {
+                self.handle(Event::Kernel(event));
+            }
+        }
+        let lost = self.counters.as_ref().map_or(0, |counters| counters.lost().iter().map(|(.., count)| count).sum());
+        if std::mem::replace(&mut self.lost, lost) < lost {
+            tracing::warn!(lost, "kernel events were lost; the state is rebuilt");
+            self.handle(Event::Lost);
+        }
+    }
+
+    /// ENOTCONN is what sockets say, too: a call on a descriptor that is one concerns no file system.
+    fn is_about_a_socket(&self, event: &KernelEvent) -> bool {
+        let KernelEvent::VfsError { process, descriptor: Some(descriptor), .. } = event else { return false };
+        let link = std::fs::read_link(format!("/proc/{}/fd/{descriptor}", process.pid));
+        link.is_ok_and(|target| target.as_os_str().as_encoded_bytes().starts_with(b"socket:"))
+    }
+
+    fn message(&mut self, message: Message) {
+        match message {
+            Message::Event(event) => self.handle(event),
+            Message::MountsChanged => self.looker.changed(),
+            Message::Calm => self.looker.calm(),
+            Message::LookOver(scanner) => self.looker.over(scanner),
+            Message::VfsErrorsDue => self.follow_vfs_wish(),
+            Message::DrainVfsErrors => {
+                self.draining = false;
+                self.drain_vfs_errors();
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        for action in self.node.handle(Boottime::now(), event) {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Tell(transition) => self.tell(*transition),
+            Action::Probe { connection, target } => self.probe(connection, target),
+            Action::FindHolders => sources::find_holders(self.queue.clone()),
+            Action::Scan(scope) => self.looker.look(scope),
+            Action::CheckControl(connection) => self.check_control(connection),
+            Action::WatchProcess { pid, device } => {
+                if let Some(kernel) = &mut self.kernel
+                    && let Err(error) = kernel.watch_daemon(pid, Some(device))
+                {
+                    tracing::warn!(pid, %error, "the kernel programs don't know of a daemon");
+                }
+                sources::remember(pid, self.queue.clone());
+                self.processes.entry(pid).or_insert_with(|| sources::watch_process(pid, self.queue.clone()));
+            }
+            Action::ForgetProcess(pid) => {
+                if let Some(kernel) = &mut self.kernel {
+                    kernel.forget_daemon(pid);
+                }
+                if let Some(watch) = self.processes.remove(&pid) {
+                    watch.abort();
+                }
+            }
+            Action::ForgetConnection(device) => {
+                if let Some(kernel) = &mut self.kernel {
+                    kernel.forget_connection(device);
+                }
+            }
+            Action::Arm { connection, timer, after } => self.arm(connection, timer, after),
+            Action::Disarm { connection, timer } => {
+                if let Some(armed) = self.timers.remove(&(connection, timer)) {
+                    armed.abort();
+                }
+            }
+            Action::Recover { connection, job } => self.recover(connection, *job),
+            Action::RetryAfter { connection, after } => {
+                self.send_later(after, Event::Retry { connection }.into());
+            }
+            Action::WantVfsErrors(_) => drop(self.send_later(VFS_ERRORS_DELAY, Message::VfsErrorsDue)),
+            Action::CountVfsErrors { pid, fs_type } => {
+                self.attributed.insert(pid, fs_type);
+                if !std::mem::replace(&mut self.draining, true) {
+                    self.send_later(VFS_ERRORS_DRAIN, Message::DrainVfsErrors);
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, mut transition: Transition) {
+        if matches!(transition.kind, TransitionKind::Dead(_)) {
+            let device = transition.connection.device;
+            transition.aborted_requests = self.counters.as_ref().and_then(|counters| counters.aborted(device));
+        }
+        self.metrics.transition(&transition);
+        (self.tell)(&transition);
+    }
+
+    fn probe(&self, connection: ConnectionId, target: ProbeTarget) {
+        let (pool, queue) = (Arc::clone(&self.pool), self.queue.clone());
+        tokio::spawn(async move {
+            let outcome = pool.probe(target, PROBE_DEADLINE).await;
+            let _ = queue.send(Event::Probed { connection, outcome, at: Boottime::now() }.into());
+        });
+    }
+
+    fn check_control(&mut self, connection: ConnectionId) {
+        let present = self.control.as_ref().map(|control| control.contains(connection.device));
+        // Without the control file system nobody can tell a detached connection from one that is gone.
+        let present = present.is_some_and(|present| present.unwrap_or(false));
+        let _ = self.queue.send(Event::Control { connection, present }.into());
+    }
+
+    fn arm(&mut self, connection: ConnectionId, timer: Timer, after: Duration) {
+        let armed = self.send_later(after, Event::Timer { connection, timer }.into());
+        if let Some(before) = self.timers.insert((connection, timer), armed) {
+            before.abort();
+        }
+    }
+
+    fn send_later(&self, after: Duration, message: Message) -> AbortHandle {
+        let queue = self.queue.clone();
+        let task = tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let _ = queue.send(message);
+        });
+        task.abort_handle()
+    }
+
+    fn recover(&self, connection: ConnectionId, job: RecoverJob) {
+        let mut steps = self.pool.recover(job);
+        let queue = self.queue.clone();
+        tokio::spawn(async move {
+            while let Some(progress) = steps.recv().await {
+                let _ = queue.send(Event::Progress { connection, progress }.into());
+            }
+        });
+    }
+
+    fn follow_vfs_wish(&mut self) {
+        let wanted = self.node.wants_vfs_errors();
+        if let Some(kernel) = &mut self.kernel
+            && let Err(error) = kernel.set_vfs_errors(wanted)
+        {
+            tracing::warn!(%error, "errors that applications get are not seen");
+        }
+    }
+}
+
+async fn next_batch(stream: &mut Option<EventStream>, batch: &mut Vec<KernelEvent>) -> io::Result<()> {
+    match stream {
+        Some(stream) => stream.next_batch(batch).await,
+        None => std::future::pending().await,
+    }
+}

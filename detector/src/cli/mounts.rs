@@ -1,0 +1,170 @@
+//! `mounts`: the connections as a table or as the contract's JSON.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use super::style::{Painter, Style};
+use super::table::{Cell, Table};
+use super::units;
+use crate::model::{Daemon, TransitionMount};
+use crate::telemetry::status::{ConnectionReport, ConnectionState};
+use crate::text;
+
+/// The contract's array, on one line.
+///
+/// # Errors
+/// None that can happen: every field is plain data.
+pub fn json(reports: &[ConnectionReport]) -> serde_json::Result<String> {
+    serde_json::to_string(reports).map(|json| json + "\n")
+}
+
+const HEADINGS: [&str; 7] = ["STATE", "CONNECTION", "TYPE", "DAEMON", "REQUESTS", "SOURCE", "MOUNTED AT"];
+const SOURCE_COLUMN: usize = 5;
+
+/// The table for people. A connection's further mounts stand below its first.
+pub fn table(reports: &[ConnectionReport], painter: Painter, terminal: Option<usize>) -> String {
+    if reports.is_empty() {
+        return "no FUSE file system is mounted in any namespace\n".to_owned();
+    }
+    let mut table = Table::new(HEADINGS, SOURCE_COLUMN);
+    for report in reports {
+        let several_namespaces = report.mounts.iter().any(|mount| Some(mount.namespace) != first_namespace(report));
+        let mut places = report.mounts.iter().map(|mount| place(mount, several_namespaces));
+        let first = places.next().unwrap_or_else(|| Cell::styled(Style::Faint, "(nowhere)"));
+        table.row([
+            Cell::styled(style(report.state), report.state.as_str()),
+            Cell::plain(report.connection.to_string()),
+            optional(report.fs_type.as_deref().map(OsStr::new)),
+            report.daemon.as_ref().map(daemon).unwrap_or_default(),
+            requests(report),
+            optional(report.source.as_deref()),
+            first,
+        ]);
+        for place in places {
+            let [state, connection, fs_type, daemon, requests, source]: [Cell; 6] = Default::default();
+            table.row([state, connection, fs_type, daemon, requests, source, place]);
+        }
+    }
+    table.render(painter, terminal)
+}
+
+fn optional(name: Option<&OsStr>) -> Cell {
+    name.map(|name| Cell::plain(text::printable(name))).unwrap_or_default()
+}
+
+fn first_namespace(report: &ConnectionReport) -> Option<crate::model::NamespaceId> {
+    report.mounts.first().map(|mount| mount.namespace)
+}
+
+const fn style(state: ConnectionState) -> Style {
+    match state {
+        ConnectionState::Created | ConnectionState::Recovering => Style::Busy,
+        ConnectionState::Ready => Style::Good,
+        ConnectionState::Hung => Style::Warning,
+        ConnectionState::Dead | ConnectionState::Failed => Style::Bad,
+    }
+}
+
+fn daemon(Daemon { pid, comm, alive }: &Daemon) -> Cell {
+    let comm = comm.as_deref().map(|comm| text::printable(comm.as_ref())).unwrap_or_default();
+    let text = if comm.is_empty() { pid.to_string() } else { format!("{comm} ({pid})") };
+    if *alive { Cell::plain(text) } else { Cell::styled(Style::Bad, format!("{text} gone")) }
+}
+
+fn requests(report: &ConnectionReport) -> Cell {
+    let age = report.oldest_request_millis.map(|millis| units::duration(Duration::from_millis(millis)));
+    match (report.requests_in_flight, age) {
+        (Some(number), Some(age)) => Cell::plain(format!("{number}, oldest {age}")),
+        (Some(number), None) => Cell::plain(number.to_string()),
+        (None, Some(age)) => Cell::plain(format!("oldest {age}")),
+        (None, None) => Cell::default(),
+    }
+}
+
+/// The mount point, with what is special about this mount.
+fn place(mount: &TransitionMount, say_namespace: bool) -> Cell {
+    let TransitionMount { namespace, mount_point, root, flags } = mount;
+    let mut special = Vec::new();
+    if flags.read_only {
+        special.push("read-only".to_owned());
+    }
+    if root.as_os_str() != "/" {
+        special.push(format!("its {}", text::printable(root.as_os_str())));
+    }
+    if say_namespace {
+        special.push(format!("namespace {namespace}"));
+    }
+    let mut place = text::printable(mount_point.as_os_str());
+    if !special.is_empty() {
+        place += &format!("  [{}]", special.join(", "));
+    }
+    Cell::plain(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{DeviceNumber, MountFlags, NamespaceId};
+
+    fn mount(namespace: u64, mount_point: &str, root: &str, read_only: bool) -> TransitionMount {
+        TransitionMount {
+            namespace: NamespaceId(namespace),
+            mount_point: mount_point.into(),
+            root: root.into(),
+            flags: MountFlags { read_only, ..MountFlags::default() },
+        }
+    }
+
+    fn reports() -> Vec<ConnectionReport> {
+        vec![
+            ConnectionReport {
+                connection: DeviceNumber { major: 0, minor: 45 },
+                fs_type: Some("fuse.sshfs".into()),
+                source: Some("user@host:/data".into()),
+                state: ConnectionState::Dead,
+                daemon: Some(Daemon { pid: 812, comm: Some("sshfs".into()), alive: false }),
+                requests_in_flight: None,
+                oldest_request_millis: None,
+                mounts: vec![mount(1, "/mnt/a b", "/", false), mount(2, "/data\n", "/sub", true)],
+            },
+            ConnectionReport {
+                connection: DeviceNumber { major: 8, minor: 1 },
+                fs_type: Some("fuseblk".into()),
+                source: Some("/dev/sda1".into()),
+                state: ConnectionState::Hung,
+                daemon: Some(Daemon { pid: 7, comm: None, alive: true }),
+                requests_in_flight: Some(3),
+                oldest_request_millis: Some(42_000),
+                mounts: Vec::new(),
+            },
+        ]
+    }
+
+    #[test]
+    fn the_table_for_people() {
+        assert_eq!(
+            table(&reports(), Painter::PLAIN, None),
+            concat!(
+                "STATE  CONNECTION  TYPE        DAEMON            REQUESTS          SOURCE           MOUNTED AT\n",
+                "dead   0:45        fuse.sshfs  sshfs (812) gone                    user@host:/data  ",
+                "/mnt/a b  [namespace 1]\n",
+                "                                                                                    ",
+                "/data\\n  [read-only, its /sub, namespace 2]\n",
+                "hung   8:1         fuseblk     7                 3, oldest 42.0 s  /dev/sda1        (nowhere)\n",
+            )
+        );
+    }
+
+    #[test]
+    fn colour_is_in_the_states() {
+        let text = table(&reports(), Painter::COLORED, None);
+        assert!(text.contains("\x1b[1;31mdead\x1b[0m   0:45"), "{text}");
+        assert!(text.contains("\x1b[33mhung\x1b[0m   8:1"), "{text}");
+    }
+
+    #[test]
+    fn nothing_mounted_is_said() {
+        assert!(table(&[], Painter::PLAIN, None).starts_with("no FUSE file system"));
+        assert_eq!(json(&[]).unwrap(), "[]\n");
+    }
+}

@@ -1,0 +1,171 @@
+//! Transitions on standard output: a line each, for people or for machines.
+
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+
+use super::args::Output;
+use super::style::{Painter, Style};
+use super::units;
+use crate::model::{Daemon, Recovery, Transition, TransitionKind};
+use crate::telemetry::sink::LineSink;
+use crate::text;
+
+/// As wide as the longest word below.
+const WORD_COLUMNS: usize = 10;
+
+/// Mount points are padded to this width: most fit, so that most lines align; a longer one pushes the rest.
+const MOUNT_COLUMNS: usize = 24;
+
+/// How many mount points a line names before it only counts.
+const NAMED_MOUNTS: usize = 3;
+
+/// Prints transitions to a sink. Never blocks.
+#[derive(Debug, Clone)]
+pub struct Printer {
+    sink: LineSink,
+    output: Output,
+    painter: Painter,
+    time_zone: TimeZone,
+}
+
+impl Printer {
+    /// A printer of this format; the painter is for people only.
+    pub fn new(sink: LineSink, output: Output, painter: Painter) -> Self {
+        Self { sink, output, painter, time_zone: TimeZone::system() }
+    }
+
+    /// Prints one transition, decided at this time.
+    pub fn print(&self, transition: &Transition, time: Timestamp) {
+        match self.output {
+            Output::Text => self.sink.line(&line(transition, &time.to_zoned(self.time_zone.clone()), self.painter)),
+            Output::Json => match transition.to_json(time) {
+                Ok(line) => self.sink.line(&line),
+                Err(error) => tracing::error!(%error, "a transition can't be written as JSON"),
+            },
+        }
+    }
+
+    /// The sink, to ask what it dropped and to finish it.
+    pub fn sink(&self) -> &LineSink {
+        &self.sink
+    }
+}
+
+/// The line for people, without the line feed: time, event, mount points, type and source, and what is known.
+pub fn line(transition: &Transition, time: &Zoned, painter: Painter) -> String {
+    let (word, style) = word(&transition.kind);
+    let mut parts = vec![
+        painter.paint(Style::Faint, &time.strftime("%H:%M:%S.%3f").to_string()),
+        painter.column(Some(style), word, WORD_COLUMNS),
+        painter.column(None, &mounts(transition), MOUNT_COLUMNS),
+    ];
+    parts.extend(file_system(transition));
+    parts.extend(story(transition));
+    let facts = facts(transition);
+    if !facts.is_empty() {
+        parts.push(painter.paint(Style::Faint, &facts.join(", ")));
+    }
+    parts.join("  ").trim_end().to_owned()
+}
+
+const fn word(kind: &TransitionKind) -> (&'static str, Style) {
+    match kind {
+        TransitionKind::Ready => ("READY", Style::Good),
+        TransitionKind::Hung(_) => ("HUNG", Style::Warning),
+        TransitionKind::Dead(_) => ("DEAD", Style::Bad),
+        TransitionKind::Recovering { .. } => ("RECOVERING", Style::Busy),
+        TransitionKind::Recovered(_) => ("RECOVERED", Style::Good),
+        TransitionKind::RecoveryFailed { retry_in: Some(_), .. } => ("FAILED", Style::Warning),
+        TransitionKind::RecoveryFailed { retry_in: None, .. } => ("GAVE UP", Style::Bad),
+        TransitionKind::Unmounted => ("UNMOUNTED", Style::Faint),
+        TransitionKind::Detached => ("DETACHED", Style::Faint),
+    }
+}
+
+/// The different mount points; the same one in several namespaces counts once.
+fn mounts(transition: &Transition) -> String {
+    let mut different: Vec<_> = Vec::new();
+    for mount in &transition.mounts {
+        if !different.contains(&&mount.mount_point) {
+            different.push(&mount.mount_point);
+        }
+    }
+    let named: Vec<_> =
+        different.iter().take(NAMED_MOUNTS).map(|mount_point| text::printable(mount_point.as_os_str())).collect();
+    let more = different.len().saturating_sub(NAMED_MOUNTS);
+    match (named.is_empty(), more) {
+        (true, _) => format!("(no mount, {})", transition.connection.device),
+        (false, 0) => named.join(", "),
+        (false, more) => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+fn file_system(transition: &Transition) -> Option<String> {
+    let fs_type = text::printable(transition.fs_type.as_deref()?.as_ref());
+    let source = transition.source.as_deref().map(text::printable).unwrap_or_default();
+    // Daemons without a better idea call their source what they are called themselves.
+    let says_nothing = source.is_empty() || source == "none" || fs_type.rsplit('.').next() == Some(&source);
+    Some(if says_nothing { fs_type } else { format!("{fs_type} of {source}") })
+}
+
+/// What happened, in a clause.
+fn story(transition: &Transition) -> Option<String> {
+    let clause = match &transition.kind {
+        TransitionKind::Ready => format!("served by {}", who(transition.daemon.as_ref()?)),
+        TransitionKind::Hung(reason) | TransitionKind::Dead(reason) => with_daemon(transition, &reason.to_string()),
+        TransitionKind::Recovering { strategy } => format!("by {strategy}"),
+        TransitionKind::Recovered(Recovery { strategy, replacement, recovery: _, outage: _ }) => {
+            format!("by {strategy}, now connection {}", replacement.device)
+        }
+        TransitionKind::RecoveryFailed { strategy, error, retry_in: _, flapping } => {
+            let flapping = if *flapping { "; the daemon dies again soon after each recovery" } else { "" };
+            format!("{strategy}: {error}{flapping}")
+        }
+        TransitionKind::Unmounted => return None,
+        TransitionKind::Detached => "no mount left, but still in use".to_owned(),
+    };
+    // Names of processes and messages of other programs are in it.
+    Some(text::printable(clause.as_ref()))
+}
+
+fn with_daemon(transition: &Transition, clause: &str) -> String {
+    match &transition.daemon {
+        Some(daemon) => format!("{}: {clause}", who(daemon)),
+        None => clause.to_owned(),
+    }
+}
+
+fn who(Daemon { pid, comm, alive: _ }: &Daemon) -> String {
+    match comm {
+        Some(comm) => format!("{comm} ({pid})"),
+        None => format!("process {pid}"),
+    }
+}
+
+/// Numbers at the end of the line.
+fn facts(transition: &Transition) -> Vec<String> {
+    let mut facts = Vec::new();
+    match &transition.kind {
+        TransitionKind::Recovered(Recovery { recovery, outage, strategy: _, replacement: _ }) => {
+            facts.push(format!("{} after it was ready", units::duration(*recovery)));
+            facts.extend(outage.map(|outage| format!("outage {}", units::duration(outage))));
+        }
+        TransitionKind::RecoveryFailed { retry_in: Some(delay), .. } => {
+            facts.push(format!("next try in {}", units::duration(*delay)));
+        }
+        TransitionKind::Dead(_) | TransitionKind::Hung(_) => {
+            facts.extend(transition.detection.map(units::duration));
+            let aborted = transition.aborted_requests.filter(|aborted| *aborted > 0);
+            facts.extend(aborted.map(|aborted| format!("{} aborted", units::count(aborted, "request"))));
+        }
+        TransitionKind::RecoveryFailed { retry_in: None, .. }
+        | TransitionKind::Ready
+        | TransitionKind::Recovering { .. }
+        | TransitionKind::Unmounted
+        | TransitionKind::Detached => {}
+    }
+    facts
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::input::{AbortCall, DaemonEnd, ExitSource};
+use crate::model::{Boottime, Daemon, ExitStatus, Process, Reason};
+
+/// A moment, and whether the kernel stamped it or the agent read its clock when it learnt of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub at: Boottime,
+    pub stamped: bool,
+}
+
+impl Moment {
+    /// The better of two reports of one event: the kernel's stamp, else the earlier.
+    fn better(self, other: Self) -> Self {
+        match (self.stamped, other.stamped) {
+            (true, false) => self,
+            (false, true) => other,
+            _ if other.at < self.at => other,
+            _ => self,
+        }
+    }
+}
+
+/// What the connection would be said to have died of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cause {
+    pub reason: Reason,
+    pub moment: Option<Moment>,
+    /// The daemon whose end it is.
+    pub daemon: Option<Daemon>,
+    /// Something violent or deliberate happened: no clean unmount is on its way, there is nothing to wait for.
+    pub certain: bool,
+}
+
+impl Cause {
+    /// Nothing explains it.
+    pub const fn unknown(moment: Option<Moment>) -> Self {
+        Self { reason: Reason::Unknown, moment, daemon: None, certain: false }
+    }
+}
+
+/// A daemon that ended since the connection was last known to be alive.
+#[derive(Debug, Clone)]
+struct Ended {
+    pid: u32,
+    comm: Option<String>,
+    moment: Moment,
+    end: Option<DaemonEnd>,
+    /// Its descriptors are closed.
+    closed: bool,
+    /// The outstanding probe was sent after this was known, so that its answer takes it into account.
+    weighed: bool,
+}
+
+/// Somebody aborted the connection on purpose.
+#[derive(Debug, Clone)]
+struct Deliberate {
+    call: AbortCall,
+    actor: Option<Process>,
+    moment: Moment,
+    weighed: bool,
+}
+
+/// Who serves the connection, and everything that could have killed it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Evidence {
+    alive: BTreeMap<u32, Option<String>>,
+    ended: Vec<Ended>,
+    deliberate: Option<Deliberate>,
+    /// Requests were aborted, by whom or what is not known.
+    aborted: Option<(Moment, bool)>,
+}
+
+impl Evidence {
+    /// A daemon was seen. One that is known to have ended stays so: such a sighting was only late.
+    pub fn seen(&mut self, daemon: Daemon) {
+        let Daemon { pid, comm, alive } = daemon;
+        if let Some(ended) = self.ended.iter_mut().find(|ended| ended.pid == pid) {
+            ended.comm = ended.comm.take().or(comm);
+        } else if alive {
+            let known = self.alive.entry(pid).or_default();
+            *known = comm.or(known.take());
+        }
+    }
+
+    pub fn exited(&mut self, pid: u32, moment: Moment, end: Option<DaemonEnd>, source: ExitSource) {
+        let comm = self.alive.remove(&pid).flatten();
+        let closed = source == ExitSource::Pidfd;
+        match self.ended.iter_mut().find(|ended| ended.pid == pid) {
+            Some(known) => {
+                known.moment = known.moment.better(moment);
+                // The hook knows sender and OOM; a pidfd at most the status.
+                known.end = if closed { known.end.take().or(end) } else { end.or(known.end.take()) };
+                known.closed |= closed;
+                known.weighed = false;
+            }
+            None => self.ended.push(Ended { pid, comm, moment, end, closed, weighed: false }),
+        }
+    }
+
+    pub fn aborted(&mut self, moment: Moment, by: Process, call: Option<AbortCall>) {
+        let first = self.aborted.map_or(moment, |(known, _)| known.better(moment));
+        self.aborted = Some((first, false));
+        // A daemon's own write to /dev/fuse ends requests that an abort found locked (`fuse_dev_do_write`): it is not
+        // the one who aborted.
+        if let Some(call) = call
+            && !self.knows(by.pid)
+        {
+            self.deliberate(moment, Some(by), call);
+        }
+    }
+
+    /// The first who did it is the one.
+    pub fn deliberate(&mut self, moment: Moment, actor: Option<Process>, call: AbortCall) {
+        let known = self.deliberate.get_or_insert(Deliberate { call, actor, moment, weighed: false });
+        known.weighed = false;
+        known.moment = known.moment.better(moment);
+    }
+
+    fn knows(&self, pid: u32) -> bool {
+        self.alive.contains_key(&pid) || self.ended.iter().any(|ended| ended.pid == pid)
+    }
+
+    /// Nobody known serves it any more, and the descriptors of those who did are closed.
+    pub fn abandoned(&self) -> bool {
+        self.alive.is_empty() && !self.ended.is_empty() && self.ended.iter().all(|ended| ended.closed)
+    }
+
+    /// The process is the only daemon the connection is known to have, and is dying of a signal.
+    pub fn sole_daemon_killed(&self, pid: u32) -> bool {
+        self.alive.is_empty() && matches!(self.ended.as_slice(), [only] if only.pid == pid && only.signal().is_some())
+    }
+
+    /// Something has happened after which the connection may well be dead.
+    pub fn suspicious(&self) -> bool {
+        self.ended.iter().any(|ended| ended.closed) || self.deliberate.is_some() || self.aborted.is_some()
+    }
+
+    /// A probe is sent now: its answer weighs all that is known, except a daemon whose descriptor may still be open.
+    pub fn weigh(&mut self) {
+        for ended in self.ended.iter_mut().filter(|ended| ended.closed) {
+            ended.weighed = true;
+        }
+        if let Some(deliberate) = &mut self.deliberate {
+            deliberate.weighed = true;
+        }
+        if let Some((_, weighed)) = &mut self.aborted {
+            *weighed = true;
+        }
+    }
+
+    /// The connection turned out to be alive: nothing that was weighed killed it.
+    pub fn acquit(&mut self) {
+        self.ended.retain(|ended| !ended.weighed);
+        self.deliberate.take_if(|deliberate| deliberate.weighed);
+        self.aborted.take_if(|(_, weighed)| *weighed);
+    }
+
+    /// Out of memory, deadly signal, deliberate abort, exit code, in this order; `None` if nothing explains a death.
+    pub fn cause(&self, grace: Duration) -> Option<Cause> {
+        let oom =
+            self.ended.iter().find(|ended| ended.oom()).map(|ended| ended.cause(Reason::Oom { cgroup: None }, true));
+        let signal = || {
+            self.ended.iter().find_map(|ended| {
+                let signal = ended.signal()?;
+                let sender = ended.end.as_ref().and_then(|end| end.sender.clone());
+                Some(ended.cause(Reason::Signal { signal, sender }, true))
+            })
+        };
+        let code =
+            || self.ended.iter().find_map(|ended| Some(ended.cause(Reason::Exit { code: ended.code()? }, false)));
+        let plain = || {
+            let moment = self.aborted.map(|(moment, _)| moment).or(self.ended.first().map(|ended| ended.moment));
+            moment.map(|moment| Cause::unknown(Some(moment)))
+        };
+        oom.or_else(signal).or_else(|| self.deliberate_cause(grace)).or_else(code).or_else(plain)
+    }
+
+    /// An abort explains a death unless a daemon had ended well before it. The two are told by different sources, so
+    /// those that came within `grace` of one another are not ordered: the daemon's exit was then the abort's effect.
+    fn deliberate_cause(&self, grace: Duration) -> Option<Cause> {
+        let Deliberate { call, actor, moment, weighed: _ } = self.deliberate.as_ref()?;
+        if self.ended.iter().any(|ended| ended.moment.at + grace < moment.at) {
+            return None;
+        }
+        let actor = actor.clone();
+        let reason = match call {
+            AbortCall::Write => Reason::AdminAbort { actor },
+            AbortCall::Umount => Reason::ForcedUnmount { actor },
+        };
+        Some(Cause { reason, moment: Some(*moment), daemon: None, certain: true })
+    }
+
+    /// Those who serve it, then those who ended.
+    pub fn daemons(&self) -> impl Iterator<Item = Daemon> {
+        let alive = self.alive.iter().map(|(pid, comm)| Daemon { pid: *pid, comm: comm.clone(), alive: true });
+        alive.chain(self.ended.iter().map(Ended::daemon))
+    }
+}
+
+impl Ended {
+    fn oom(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.oom)
+    }
+
+    fn signal(&self) -> Option<crate::model::Signal> {
+        match self.end.as_ref()?.status {
+            ExitStatus::Signal(signal) => Some(signal),
+            ExitStatus::Code(_) => None,
+        }
+    }
+
+    fn code(&self) -> Option<u8> {
+        match self.end.as_ref()?.status {
+            ExitStatus::Code(code) => Some(code),
+            ExitStatus::Signal(_) => None,
+        }
+    }
+
+    fn daemon(&self) -> Daemon {
+        Daemon { pid: self.pid, comm: self.comm.clone(), alive: false }
+    }
+
+    fn cause(&self, reason: Reason, certain: bool) -> Cause {
+        Cause { reason, moment: Some(self.moment), daemon: Some(self.daemon()), certain }
+    }
+}

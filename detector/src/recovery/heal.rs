@@ -1,0 +1,204 @@
+//! Carries out a plan in the caller's own mount namespace. Everything here can block: worker processes only.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::error::{RecoverError, Stage};
+use super::plan::{Placement, Replacement, Step};
+use super::sys::{self, Looked, MountTarget, Seen};
+use crate::model::{Boottime, DeviceNumber, Mount};
+use crate::worker::{AskError, ask};
+
+/// Where clones of the replacement come from.
+pub(crate) trait CloneSource {
+    /// A detached clone of the part of the replacement at `relative`, and whether that is a directory.
+    fn clone_part(&mut self, relative: &Path, mount_point: &Path) -> Result<(OwnedFd, bool), RecoverError>;
+}
+
+/// A replacement that is mounted in the caller's own namespace.
+pub(crate) struct MountedHere<'a> {
+    mount: &'a Mount,
+    seen: Option<Seen>,
+}
+
+impl<'a> MountedHere<'a> {
+    pub fn new(mount: &'a Mount) -> Self {
+        Self { mount, seen: None }
+    }
+}
+
+impl CloneSource for MountedHere<'_> {
+    fn clone_part(&mut self, relative: &Path, mount_point: &Path) -> Result<(OwnedFd, bool), RecoverError> {
+        let seen = match self.seen.take() {
+            Some(seen) => seen,
+            None => match sys::look_at(&MountTarget::from(self.mount))? {
+                Looked::Same(seen) => seen,
+                Looked::Gone => return Err(RecoverError::ReplacementGone { path: self.mount.mount_point.clone() }),
+            },
+        };
+        let owner = self.mount.owner_only();
+        clone_part(self.seen.insert(seen), owner, relative, mount_point)
+    }
+}
+
+/// Clones a part of what was seen. A file system that serves its owner only lets nobody else look names up in it.
+pub(crate) fn clone_part(
+    seen: &Seen,
+    owner: Option<(u32, u32)>,
+    relative: &Path,
+    mount_point: &Path,
+) -> Result<(OwnedFd, bool), RecoverError> {
+    let clone = || sys::clone_mount(seen.fd.as_fd(), relative);
+    let cloned = match owner {
+        Some(owner) => {
+            crate::worker::as_owner(owner, clone).map_err(RecoverError::kernel(Stage::BecomeOwner, mount_point))?
+        }
+        None => clone(),
+    };
+    cloned.map_err(|(stage, errno)| {
+        // What is missing in the replacement is named, not the place where it would have been mounted.
+        let path = if stage == Stage::OpenRoot { Path::new("/").join(relative) } else { mount_point.to_owned() };
+        RecoverError::Kernel { stage, path, errno }
+    })
+}
+
+/// How a step ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The file system answered through the path.
+    Healed { device: DeviceNumber, at: Boottime },
+    /// The dead mount was gone before it was touched.
+    Gone,
+}
+
+/// Carries out one step.
+///
+/// Killed at any moment it leaves either the dead mount or the replacement visible, never what is below them.
+pub(crate) fn heal(
+    step: &Step,
+    replacement: &Replacement,
+    source: &mut dyn CloneSource,
+) -> Result<Outcome, RecoverError> {
+    let Step { dead, above, placement } = step;
+    let path = &dead.mount_point;
+    let done = match placement {
+        Placement::Served { device } => return verify(path, *device, replacement.owner),
+        Placement::Uncover => detach_all(above.iter().chain([dead]))?,
+        Placement::Beneath { relative } => {
+            let clone = dressed_clone(source, relative, dead)?;
+            put_beneath(&clone, dead, above)?
+        }
+        Placement::BecomeGuard { relative } => {
+            let clone = dressed_clone(source, relative, dead)?;
+            put_over(&clone, dead, above.iter())?
+        }
+        Placement::OnGuard { relative, guard } => {
+            let clone = dressed_clone(source, relative, dead)?;
+            put_over(&clone, guard, above.iter().chain([dead]))?
+        }
+    };
+    match done {
+        Done::Yes => verify(path, replacement.device, replacement.owner),
+        Done::Gone => Ok(Outcome::Gone),
+    }
+}
+
+/// Whether the dead mount was still there.
+enum Done {
+    Yes,
+    Gone,
+}
+
+struct Clone {
+    fd: OwnedFd,
+    is_directory: bool,
+}
+
+fn dressed_clone(source: &mut dyn CloneSource, relative: &Path, dead: &Mount) -> Result<Clone, RecoverError> {
+    let path = &dead.mount_point;
+    let (fd, is_directory) = source.clone_part(relative, path)?;
+    sys::dress(fd.as_fd(), dead).map_err(|(stage, errno)| RecoverError::Kernel { stage, path: path.clone(), errno })?;
+    Ok(Clone { fd, is_directory })
+}
+
+fn put_beneath(clone: &Clone, dead: &Mount, above: &[Mount]) -> Result<Done, RecoverError> {
+    let path = &dead.mount_point;
+    if let Done::Gone = detach_all(above.iter())? {
+        return Ok(Done::Gone);
+    }
+    let Looked::Same(seen) = sys::look_at(&dead.into())? else { return Ok(Done::Gone) };
+    same_kind(clone, &seen, path)?;
+    sys::move_beneath(clone.fd.as_fd(), seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Move, path))?;
+    drop(seen);
+    // Still hidden by the dead mount.
+    sys::unshare_again(clone.fd.as_fd(), dead.propagation)
+        .map_err(RecoverError::kernel(Stage::SetPropagation, path))?;
+    detach_all([dead])
+}
+
+/// Detaches `layers`, the topmost first, which shows `guard`, and puts the clone on that.
+fn put_over<'m>(
+    clone: &Clone,
+    guard: &Mount,
+    layers: impl Iterator<Item = &'m Mount> + std::clone::Clone,
+) -> Result<Done, RecoverError> {
+    let path = &guard.mount_point;
+    // A clone of the wrong kind can't be mounted there: found out before anything is detached.
+    if let Some(top) = layers.clone().next() {
+        let Looked::Same(seen) = sys::look_at(&top.into())? else { return Ok(Done::Gone) };
+        same_kind(clone, &seen, path)?;
+    }
+    if let Done::Gone = detach_all(layers)? {
+        return Ok(Done::Gone);
+    }
+    let Looked::Same(seen) = sys::look_at(&guard.into())? else { return Ok(Done::Gone) };
+    same_kind(clone, &seen, path)?;
+    // What is mounted on a shared mount appears on every peer and slave of it at once, and the unmount of one of them
+    // then takes it from all.
+    sys::make_private(seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::SetPropagation, path))?;
+    sys::move_over(clone.fd.as_fd(), seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Move, path))?;
+    Ok(Done::Yes)
+}
+
+/// Detaches mounts that lie on top of each other, each only if it is the visible one.
+///
+/// umount2(2) with MNT_DETACH takes along whatever hangs on the mount, so a lower one is never detached before the ones
+/// above it.
+fn detach_all<'m>(layers: impl IntoIterator<Item = &'m Mount>) -> Result<Done, RecoverError> {
+    for layer in layers {
+        let path = &layer.mount_point;
+        let Looked::Same(seen) = sys::look_at(&layer.into())? else { return Ok(Done::Gone) };
+        sys::detach(seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Detach, path))?;
+    }
+    Ok(Done::Yes)
+}
+
+fn same_kind(clone: &Clone, seen: &Seen, path: &Path) -> Result<(), RecoverError> {
+    if clone.is_directory == seen.is_directory {
+        return Ok(());
+    }
+    Err(RecoverError::KindDiffers { path: path.to_owned(), replacement_is_directory: clone.is_directory })
+}
+
+/// Success is what the file system answers through the very path that applications use.
+fn verify(path: &Path, expected: DeviceNumber, owner: Option<(u32, u32)>) -> Result<Outcome, RecoverError> {
+    let seen = match sys::see(path) {
+        Ok(seen) => seen,
+        Err((_, Errno::ENOENT | Errno::ENOTDIR)) => return Ok(Outcome::Gone),
+        Err((stage, errno)) => return Err(RecoverError::Kernel { stage, path: path.to_owned(), errno }),
+    };
+    if seen.device != expected {
+        return Err(RecoverError::WrongDevice { path: path.to_owned(), found: seen.device, expected });
+    }
+    match ask(seen.fd.as_fd(), owner) {
+        Ok(()) => Ok(Outcome::Healed { device: seen.device, at: Boottime::now() }),
+        Err(AskError::Answer(errno)) => {
+            Err(RecoverError::Kernel { stage: Stage::Verify, path: path.to_owned(), errno })
+        }
+        Err(AskError::Owner(errno)) => {
+            Err(RecoverError::Kernel { stage: Stage::BecomeOwner, path: path.to_owned(), errno })
+        }
+    }
+}

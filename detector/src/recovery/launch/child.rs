@@ -1,0 +1,115 @@
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
+
+use super::cgroup;
+use super::stderr::Stderr;
+use crate::model::Mount;
+use crate::recovery::{Bring, LaunchSpec, RecoverJob};
+
+/// What a process takes on between fork and exec, in this order: the cgroup and the OOM score need the launcher's rights.
+struct Identity {
+    cgroup_procs: Vec<PathBuf>,
+    oom_score_adj: Option<i32>,
+    ids: Option<(Vec<Gid>, Gid, Uid)>,
+}
+
+/// Starts what the job wants started. The second value is its name, for messages.
+pub(super) fn start(job: &RecoverJob, stderr: &Stderr) -> io::Result<(Child, String)> {
+    let mountinfo = std::fs::read("/proc/self/mountinfo")?;
+    let (mut command, identity) = match &job.bring {
+        Bring::Respawn(spec) => respawn(spec, &mountinfo),
+        Bring::Command { argv, cgroups, timeout: _ } => {
+            let identity =
+                Identity { cgroup_procs: cgroup::procs_files(cgroups, &mountinfo), oom_score_adj: None, ids: None };
+            (policy_command(argv, job.dead.first())?, identity)
+        }
+        Bring::Existing(_) => return Err(io::ErrorKind::Unsupported.into()),
+    };
+    let name = PathBuf::from(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.writer()?);
+    // SAFETY: the launcher has one thread, so between fork and exec everything may be done that one process may do.
+    unsafe { command.pre_exec(move || identity.take_on()) };
+    Ok((command.spawn()?, name))
+}
+
+fn respawn(spec: &LaunchSpec, mountinfo: &[u8]) -> (Command, Identity) {
+    let LaunchSpec { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj } = spec;
+    // After an upgrade of its package the kernel shows the old program's name with this behind it (proc_pid_exe(5)); what
+    // is there now is the new one.
+    let exe = exe.as_os_str().as_bytes();
+    let exe = exe.strip_suffix(b" (deleted)").unwrap_or(exe);
+    let mut command = Command::new(std::ffi::OsStr::from_bytes(exe));
+    let mut argv = argv.iter();
+    if let Some(name) = argv.next() {
+        command.arg0(name);
+    }
+    command.args(argv).current_dir(cwd).env_clear().envs(env.iter().filter_map(variable));
+    let identity = Identity {
+        cgroup_procs: cgroup::procs_files(cgroups, mountinfo),
+        oom_score_adj: *oom_score_adj,
+        ids: Some((groups.iter().copied().map(Gid::from_raw).collect(), Gid::from_raw(*gid), Uid::from_raw(*uid))),
+    };
+    (command, identity)
+}
+
+/// Splits `NAME=value`. What has no `=`, or an empty name, can't be passed on.
+fn variable(entry: &OsString) -> Option<(OsString, OsString)> {
+    let bytes = entry.as_bytes();
+    let at = bytes.iter().position(|&byte| byte == b'=').filter(|at| *at > 0)?;
+    let (name, value) = bytes.split_at_checked(at)?;
+    let os = |bytes| std::ffi::OsStr::from_bytes(bytes).to_owned();
+    Some((os(name), os(value.get(1..)?)))
+}
+
+fn policy_command(argv: &[OsString], dead: Option<&Mount>) -> io::Result<Command> {
+    let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if let Some(Mount { mount_point, source, fs_type, .. }) = dead {
+        command
+            .env("FUSE_DETECTOR_MOUNT_POINT", mount_point)
+            .env("FUSE_DETECTOR_SOURCE", source)
+            .env("FUSE_DETECTOR_FS_TYPE", fs_type);
+    }
+    Ok(command)
+}
+
+impl Identity {
+    fn take_on(&self) -> io::Result<()> {
+        let Self { cgroup_procs, oom_score_adj, ids } = self;
+        // A session of its own: no terminal's signal meant for the agent reaches it.
+        setsid()?;
+        for procs in cgroup_procs {
+            cgroup::enter(procs)?;
+        }
+        if let Some(score) = oom_score_adj {
+            std::fs::write("/proc/self/oom_score_adj", score.to_string())?;
+        }
+        if let Some((groups, gid, uid)) = ids {
+            setgroups(groups)?;
+            setresgid(*gid, *gid, *gid)?;
+            setresuid(*uid, *uid, *uid)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_entries_are_split_at_the_first_equals_sign() {
+        let split = |text: &str| variable(&text.into());
+        assert_eq!(split("A=b=c"), Some(("A".into(), "b=c".into())));
+        assert_eq!(split("A="), Some(("A".into(), "".into())));
+        assert_eq!(split("=x"), None);
+        assert_eq!(split("plain"), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! Starting a daemon, or a command that starts one, where its mount can be made although the dead one is in the way.
+//!
+//! libfuse looks at the mount point before it mounts, which fails on a dead mount; and a mount made on top of it would need
+//! the dead one to be taken away first, which shows the bare directory. So the daemon is started in a mount namespace of
+//! its own, a slave of the host's, in which the dead mounts are detached. Nobody else sees that. When the file system
+//! answers there, clones of it are handed to the worker, which puts them in place on the host.
+//!
+//! A process between worker and daemon does this, the launcher ([`guardian`]). It ends what it launched as soon as the
+//! worker ends, or is killed, before success: no daemon that serves an invisible mount is left behind. It is no child of
+//! the agent's and has no parent-death signal, so that it can.
+
+mod cgroup;
+mod channel;
+mod child;
+mod descendants;
+mod guardian;
+mod ready;
+mod stderr;
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use self::channel::{Channel, FromGuardian, ToGuardian};
+use super::error::{RecoverError, Stage};
+use super::heal::CloneSource;
+use super::wire::ProgressForm;
+use super::{RecoverJob, table};
+use crate::model::{DeviceNumber, Mount};
+
+/// Where the replacement was mounted.
+pub(super) enum Brought {
+    /// In the worker's own namespace, by a command.
+    Here(Box<Mount>),
+    /// In the launcher's.
+    There(Box<Mount>),
+}
+
+/// The worker's end of a launcher.
+pub(super) struct Launcher {
+    channel: Channel,
+    guardian: Pid,
+    /// FUSE devices that were mounted in the worker's namespace before.
+    known: Vec<DeviceNumber>,
+}
+
+/// The worker waits a little longer than the launcher, so that it is the launcher that says what is amiss.
+const MARGIN: Duration = Duration::from_millis(500);
+
+impl Launcher {
+    pub fn start(job: &RecoverJob, deadline: Instant) -> Result<Self, RecoverError> {
+        let place = || job.dead.first().map(|mount| mount.mount_point.clone()).unwrap_or_default();
+        let (ours, theirs) = Channel::pair().map_err(RecoverError::kernel(Stage::Launch, place()))?;
+        let known = devices().map_err(RecoverError::kernel(Stage::ReadMounts, place()))?;
+        // SAFETY: a worker has one thread, so no lock is held by another one and the child may do anything.
+        match unsafe { nix::unistd::fork() }.map_err(RecoverError::kernel(Stage::Launch, place()))? {
+            ForkResult::Child => {
+                drop(ours);
+                guardian::main(job, theirs, deadline)
+            }
+            ForkResult::Parent { child } => {
+                drop(theirs);
+                allow_many_descriptors();
+                Ok(Self { channel: ours, guardian: child, known })
+            }
+        }
+    }
+
+    /// Waits until the replacement answers, in whichever of the two namespaces.
+    pub fn wait(
+        &mut self,
+        job: &RecoverJob,
+        deadline: Instant,
+        report: &mut dyn FnMut(ProgressForm),
+    ) -> Result<Brought, RecoverError> {
+        let place = || job.dead.first().map(|mount| mount.mount_point.clone()).unwrap_or_default();
+        let talk = |error| RecoverError::kernel::<std::io::Error>(Stage::Talk, place())(error);
+        let mounts =
+            std::fs::File::open("/proc/self/mountinfo").map_err(RecoverError::kernel(Stage::ReadMounts, place()))?;
+        loop {
+            let mut events = [
+                PollFd::from_borrowed_fd(self.channel.descriptor(), PollFlags::IN),
+                PollFd::new(&mounts, PollFlags::PRI),
+            ];
+            let woken = poll(&mut events, Some(&remaining(deadline + MARGIN)))
+                .map_err(RecoverError::kernel(Stage::Talk, place()))?;
+            if woken == 0 {
+                return Err(RecoverError::kernel(Stage::Talk, place())(nix::errno::Errno::ETIMEDOUT));
+            }
+            let [told, changed] = events.map(|event| !event.revents().is_empty());
+            if changed && let Some(mount) = self.mounted_here(job) {
+                report(ready(&mount, crate::model::Boottime::now().0, None));
+                return Ok(Brought::Here(Box::new(mount)));
+            }
+            if !told {
+                continue;
+            }
+            match self.channel.receive::<FromGuardian>().map_err(talk)?.0 {
+                FromGuardian::Launched { pid } => report(ProgressForm::Launched { pid }),
+                FromGuardian::Ready { mount, at, pid } => {
+                    let mount = Mount::from(*mount);
+                    report(ready(&mount, at, pid));
+                    return Ok(Brought::There(Box::new(mount)));
+                }
+                FromGuardian::Failed(error) => return Err(RecoverError::Launcher(error)),
+                FromGuardian::Cloned { .. } => return Err(talk(std::io::ErrorKind::InvalidData.into())),
+            }
+        }
+    }
+
+    /// The replacement, if it was mounted on the dead mount, or in its place, in the worker's own namespace, and answers.
+    fn mounted_here(&self, job: &RecoverJob) -> Option<Mount> {
+        let table = table::own().ok()?;
+        let fresh = table
+            .mounts
+            .into_iter()
+            .find(|mount| !self.known.contains(&mount.device) && ready::replaces(mount, &job.dead))?;
+        ready::answers(&fresh).then_some(fresh)
+    }
+
+    /// The replacement is in place: lets the daemon live on, without its own copy of the mount.
+    pub fn release(self) -> Result<(), RecoverError> {
+        let talk = RecoverError::kernel(Stage::Talk, "/");
+        self.channel.send(&ToGuardian::Release, None).map_err(talk)?;
+        // It ends at once; an error says that somebody else reaped it.
+        let _ = waitpid(self.guardian, None);
+        Ok(())
+    }
+}
+
+impl CloneSource for Launcher {
+    fn clone_part(&mut self, relative: &Path, mount_point: &Path) -> Result<(OwnedFd, bool), RecoverError> {
+        let talk = |error| RecoverError::kernel::<std::io::Error>(Stage::Talk, mount_point)(error);
+        let request = ToGuardian::Clone { relative: (&relative).into(), mount_point: (&mount_point).into() };
+        self.channel.send(&request, None).map_err(talk)?;
+        match self.channel.receive::<FromGuardian>().map_err(talk)? {
+            (FromGuardian::Cloned { is_directory }, Some(fd)) => Ok((fd, is_directory)),
+            (FromGuardian::Failed(error), _) => Err(RecoverError::Launcher(error)),
+            (FromGuardian::Launched { .. } | FromGuardian::Ready { .. } | FromGuardian::Cloned { .. }, _) => {
+                Err(talk(std::io::ErrorKind::InvalidData.into()))
+            }
+        }
+    }
+}
+
+fn ready(mount: &Mount, at: u64, pid: Option<u32>) -> ProgressForm {
+    ProgressForm::Ready { device: mount.device.to_kernel(), at, pid }
+}
+
+fn devices() -> std::io::Result<Vec<DeviceNumber>> {
+    Ok(table::own()?.mounts.into_iter().map(|mount| mount.device).collect())
+}
+
+/// Each mount of the dead connection takes a descriptor until all are moved. Done after the fork: the daemon's limit stays.
+fn allow_many_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Can't fail up to the hard limit; with the old limit fewer mounts are healed in one go.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// For poll(2): what is left until a moment; nothing once it has passed.
+fn remaining(until: Instant) -> Timespec {
+    Timespec::try_from(until.saturating_duration_since(Instant::now())).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 })
+}

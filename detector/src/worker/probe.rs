@@ -1,0 +1,83 @@
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::errno::Errno;
+
+use super::owner::as_owner;
+use super::protocol::ProbeForm;
+use crate::model::Mount;
+use crate::recovery::{Looked, MountTarget, RecoverError, look_at};
+
+/// A mount to be asked whether its daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeTarget {
+    /// Which mount, in the agent's own mount namespace.
+    pub mount: MountTarget,
+    /// The user and group as whom to ask, where it serves nobody else ([`Mount::owner_only`]).
+    pub owner: Option<(u32, u32)>,
+}
+
+impl From<&Mount> for ProbeTarget {
+    fn from(mount: &Mount) -> Self {
+        Self { mount: mount.into(), owner: mount.owner_only() }
+    }
+}
+
+/// What a probe found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// The daemon answered, be it with an error of its own.
+    Alive,
+    /// The kernel answered for it.
+    Dead {
+        /// ENOTCONN, ECONNABORTED or ECONNREFUSED.
+        errno: i32,
+    },
+    /// The mount is no longer there, or another one hides it.
+    Gone,
+    /// No answer before the deadline. This tells nothing but that: slowness is no death.
+    TimedOut,
+    /// The agent may not ask.
+    Denied,
+    /// The question could not be put.
+    Failed(String),
+}
+
+/// Why [`ask`] has no good news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AskError {
+    /// What statfs returned.
+    Answer(Errno),
+    /// The owner's ids could not be taken on.
+    Owner(Errno),
+}
+
+/// Asks the file system's daemon for its size: fstatfs(2) has no cache to answer from, unlike stat(2), which can succeed on
+/// a dead mount. Blocks for as long as the daemon pleases.
+pub(crate) fn ask(file: BorrowedFd<'_>, owner: Option<(u32, u32)>) -> Result<(), AskError> {
+    let statfs = || rustix::fs::fstatfs(file).map(drop);
+    let answer = match owner {
+        Some(owner) => as_owner(owner, statfs).map_err(AskError::Owner)?,
+        None => statfs(),
+    };
+    answer.map_err(|errno| AskError::Answer(Errno::from_raw(errno.raw_os_error())))
+}
+
+/// The worker's half of a probe.
+pub(super) fn probe(mount: &MountTarget, owner: Option<(u32, u32)>) -> ProbeForm {
+    let seen = match look_at(mount) {
+        Ok(Looked::Same(seen)) => seen,
+        Ok(Looked::Gone) => return ProbeForm::Gone,
+        Err(RecoverError::Kernel { errno: Errno::EACCES | Errno::EPERM, .. }) => return ProbeForm::Denied,
+        Err(error) => return ProbeForm::Failed(error.to_string()),
+    };
+    match ask(seen.fd.as_fd(), owner) {
+        Ok(()) => ProbeForm::Alive,
+        // ECONNREFUSED: FUSE_INIT failed (`fuse_get_req` in fs/fuse/dev.c).
+        Err(AskError::Answer(errno @ (Errno::ENOTCONN | Errno::ECONNABORTED | Errno::ECONNREFUSED))) => {
+            ProbeForm::Dead { errno: errno as i32 }
+        }
+        Err(AskError::Answer(Errno::EACCES | Errno::EPERM) | AskError::Owner(_)) => ProbeForm::Denied,
+        // The daemon's own answer, EIO or ENOSYS say: it lives.
+        Err(AskError::Answer(_)) => ProbeForm::Alive,
+    }
+}

@@ -1,0 +1,91 @@
+//! An administrator ends the connection, the daemon lives on (S9).
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::thread;
+
+use fuse_detector_tests::heal::{Before, ask};
+use fuse_detector_tests::process::{shell, signal};
+use fuse_detector_tests::steer::Opcode;
+use fuse_detector_tests::{Agent, Backend, Options, Sandbox, Steerfs, process, scenarios};
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+scenarios!(abort_file, abort_file_with_a_policy_to_heal, forced_unmount_of_a_busy_mount);
+
+/// The control file of a connection, in a fusectl mount of the sandbox's own.
+fn abort_file_of(sandbox: &Sandbox, device: &str) -> PathBuf {
+    let control = sandbox.join("fusectl");
+    fs::create_dir(&control).expect("mkdir");
+    sandbox.run_command("mount", &["-t".as_ref(), "fusectl".as_ref(), "none".as_ref(), control.as_os_str()]);
+    let (major, minor) = device.split_once(':').expect("major:minor");
+    assert_eq!(major, "0", "an anonymous device");
+    control.join(minor).join("abort")
+}
+
+fn abort_file(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    let daemon = Steerfs::mount(sandbox, "mnt", &["--exit-mode", "stay-on-abort"]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+
+    let actor = shell(sandbox, &format!("echo 1 > {}", abort_file_of(sandbox, &daemon.device()).display()));
+
+    let dead = agent.wait("dead", path);
+    assert_eq!(dead.at("/reason"), &json!({"kind": "adminAbort", "actor": {"pid": actor, "comm": "sh"}}), "{dead}");
+    assert_eq!(dead.at("/daemon"), &json!({"pid": daemon.pid(), "comm": "steerfs", "alive": true}), "{dead}");
+    // On purpose is on purpose: healed only if the policy says so.
+    assert_eq!(agent.seen_until_sentinel(|event| event.is("recovering", path)), []);
+    assert_eq!(ask(path), Err(Errno::ENOTCONN));
+    signal(daemon.pid(), Signal::SIGKILL);
+    assert!(process::reap(daemon.pid()));
+    let told = agent.seen_until_sentinel(|event| event.is("dead", path));
+    assert_eq!(told, [dead], "the daemon's end is not another death");
+}
+
+fn abort_file_with_a_policy_to_heal(sandbox: &Sandbox) {
+    let settings = json!({"mode": "heal", "strategy": "respawn", "onAbort": "heal"});
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "mnt", settings));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    let before = Before::look(&[path.to_owned()]);
+
+    shell(sandbox, &format!("echo 1 > {}", abort_file_of(sandbox, &daemon.device()).display()));
+
+    let dead = agent.wait("dead", path);
+    assert_eq!(dead.text("/reason/kind"), "adminAbort", "{dead}");
+    before.wait_healed(&mut agent);
+}
+
+/// `umount -f` says EBUSY and ends the connection all the same.
+fn forced_unmount_of_a_busy_mount(sandbox: &Sandbox) {
+    let stays = sandbox.backend() == Backend::Tracepoint;
+    let mode = if stays { "stay-on-abort" } else { "plain" };
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    let daemon = Steerfs::mount(sandbox, "mnt", &["--exit-mode", mode]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    let _open = File::open(path.join("hello")).expect("open");
+    daemon.never_answer(Opcode::Lookup);
+    let asked = path.join("never");
+    let application = thread::spawn(move || fs::metadata(asked).map(drop).map_err(|error| error.raw_os_error()));
+    daemon.wait_held();
+
+    let mut umount = sandbox.command("umount").arg("-f").arg(path).spawn().expect("umount");
+    assert!(!umount.wait().expect("umount").success(), "umount -f of a busy mount is EBUSY");
+
+    assert_eq!(application.join().expect("the application"), Err(Some(Errno::ECONNABORTED as i32)));
+    let dead = agent.wait("dead", path);
+    match sandbox.backend() {
+        Backend::Tracepoint => {
+            let actor = json!({"pid": umount.id(), "comm": "umount"});
+            assert_eq!(dead.at("/reason"), &json!({"kind": "forcedUnmount", "actor": actor}), "{dead}");
+            assert_eq!(dead.at("/daemon/alive"), &json!(true), "{dead}");
+            assert_eq!(agent.seen_until_sentinel(|event| event.is("recovering", path)), []);
+        }
+        // No hook sees the call; what is seen is the daemon, which leaves.
+        Backend::Portable => assert_eq!(dead.text("/reason/kind"), "exit", "{dead}"),
+    }
+}

@@ -1,0 +1,210 @@
+//! A daemon dies: who, why, exactly once, and the mount serves again (S1, S2, S17).
+
+use std::fs;
+use std::thread;
+
+use fuse_detector_tests::heal::{Before, ask};
+use fuse_detector_tests::process::kill_from_shell;
+use fuse_detector_tests::steer::{Command, Opcode};
+use fuse_detector_tests::{Agent, Backend, Event, Options, Reader, Sandbox, Steerfs, process, scenarios, steerfs};
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+scenarios!(
+    sigkill,
+    sigsegv,
+    sigterm_without_handler,
+    exit_without_unmounting,
+    request_in_flight,
+    applications_never_see_the_bare_directory,
+    cached_attributes,
+    found_dead_at_start,
+    descriptor_kept_by_a_child,
+);
+
+scenarios!(in fuse_detector_tests::Sandbox::run_private; sigkill_of_a_private_mount);
+
+/// A daemon that a shell kills while nobody uses its mount: reported and healed, once.
+fn killed(sandbox: &Sandbox, signal: Signal) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    let daemon = Steerfs::mount(sandbox, "mnt", &["--subtype", "steer"]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    let (before, device) = (Before::look(&[path.to_owned()]), daemon.device());
+
+    let shell = kill_from_shell(sandbox, daemon.pid(), signal);
+
+    let dead = agent.wait("dead", path);
+    check_death(&dead, sandbox, &daemon, &device);
+    assert_eq!((dead.text("/reason/kind"), dead.text("/reason/signal")), ("signal", signal.as_str()), "{dead}");
+    match sandbox.backend() {
+        Backend::Tracepoint => {
+            assert_eq!(dead.at("/reason/sender"), &json!({"pid": shell, "comm": "sh"}), "{dead}");
+            assert!(dead.number("/detectionMicros").is_some(), "{dead}");
+        }
+        // Nobody saw the signal being sent.
+        Backend::Portable => assert_eq!(dead.at("/reason/sender"), &Value::Null, "{dead}"),
+    }
+    check_recovery(&mut agent, &daemon, &before);
+}
+
+fn sigkill(sandbox: &Sandbox) {
+    killed(sandbox, Signal::SIGKILL);
+}
+
+fn sigkill_of_a_private_mount(sandbox: &Sandbox) {
+    killed(sandbox, Signal::SIGKILL);
+}
+
+fn sigsegv(sandbox: &Sandbox) {
+    killed(sandbox, Signal::SIGSEGV);
+}
+
+fn sigterm_without_handler(sandbox: &Sandbox) {
+    killed(sandbox, Signal::SIGTERM);
+}
+
+fn exit_without_unmounting(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    for (round, code) in [0, 3].into_iter().enumerate() {
+        let daemon = Steerfs::mount(sandbox, &format!("mnt-{round}"), &["--subtype", "steer"]);
+        let path = daemon.mount_point();
+        agent.wait("ready", path);
+        let (before, device) = (Before::look(&[path.to_owned()]), daemon.device());
+
+        daemon.send(&Command::Exit { code, unmount: false });
+
+        let dead = agent.wait("dead", path);
+        check_death(&dead, sandbox, &daemon, &device);
+        assert_eq!(dead.at("/reason"), &json!({"kind": "exit", "code": code}), "{dead}");
+        check_recovery(&mut agent, &daemon, &before);
+    }
+}
+
+/// What every death has in common.
+fn check_death(dead: &Event, sandbox: &Sandbox, daemon: &Steerfs, device: &str) {
+    assert_eq!(dead.connection(), device, "{dead}");
+    assert_eq!(dead.text("/backend"), sandbox.backend().as_str(), "{dead}");
+    assert_eq!((dead.text("/fsType"), dead.text("/source")), ("fuse.steer", "steerfs"), "{dead}");
+    assert_eq!(dead.at("/daemon"), &json!({"pid": daemon.pid(), "comm": "steerfs", "alive": false}), "{dead}");
+    let path = daemon.mount_point().to_str().unwrap_or_default();
+    assert_eq!(dead.mounts(), [(path, "/", false)], "{dead}");
+}
+
+/// Healed by one new daemon, with each event written once, and in order.
+fn check_recovery(agent: &mut Agent<'_>, daemon: &Steerfs, before: &Before) {
+    let recovered = before.wait_healed(agent);
+    assert_eq!(recovered.text("/strategy"), "respawn", "{recovered}");
+    assert!(
+        recovered.number("/recoveryMicros").is_some() && recovered.number("/outageMicros").is_some(),
+        "{recovered}"
+    );
+    let successor = daemon.successor();
+    assert!(process::is_gone(daemon.pid()) && !process::is_gone(successor.pid()));
+    let path = daemon.mount_point();
+    let told: Vec<Event> = agent.seen_until_sentinel(|event| event.is_at(path));
+    let kinds: Vec<&str> = told.iter().map(Event::kind).filter(|kind| *kind != "ready").collect();
+    assert_eq!(kinds, ["dead", "recovering", "recovered"], "{told:#?}");
+    let daemons = process::mentioning(path).into_iter().filter(|pid| *pid != agent.pid());
+    assert_eq!(daemons.filter(|pid| process::name(*pid) == "steerfs").count(), 1, "one daemon serves {path:?}");
+}
+
+/// S2: a request that the daemon never answers is aborted with its death.
+fn request_in_flight(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    let before = Before::look(&[path.to_owned()]);
+    daemon.never_answer(Opcode::Lookup);
+    let asked = path.join("never");
+    let application = thread::spawn(move || fs::metadata(asked).map(drop).map_err(|error| error.raw_os_error()));
+    daemon.wait_held();
+
+    daemon.kill(Signal::SIGKILL);
+
+    let seen = application.join().expect("the application's thread");
+    assert_eq!(seen, Err(Some(Errno::ECONNABORTED as i32)), "what the waiting application got");
+    let dead = agent.wait("dead", path);
+    let aborted = match sandbox.backend() {
+        Backend::Tracepoint => Some(1),
+        Backend::Portable => None,
+    };
+    assert_eq!(dead.number("/abortedRequests"), aborted, "{dead}");
+    before.wait_healed(&mut agent);
+    assert_eq!(agent.seen_until_sentinel(|event| event.is("dead", path)).len(), 1);
+}
+
+/// Round after round, with an application that reads all the time.
+fn applications_never_see_the_bare_directory(sandbox: &Sandbox) {
+    const ROUNDS: usize = 5;
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    let mut daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = daemon.mount_point().to_owned();
+    agent.wait("ready", &path);
+    let before = Before::look(std::slice::from_ref(&path));
+    let reader = Reader::start(&path.join("hello"));
+    for round in 1..=ROUNDS {
+        daemon.kill(Signal::SIGKILL);
+        daemon = daemon.successor();
+        agent.wait_count(round, "recovered", &path);
+        before.check_all();
+    }
+    let report = reader.stop();
+    assert!(report.good > 0 && !report.dead.is_empty(), "{report:?}");
+    assert_eq!(agent.seen_until_sentinel(|event| event.is("dead", &path)).len(), ROUNDS);
+}
+
+/// S17: the kernel answers stat from its cache as if nothing had happened.
+fn cached_attributes(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
+    let daemon = Steerfs::mount(sandbox, "mnt", &["--attr-timeout", "3600", "--entry-timeout", "3600"]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    fs::metadata(path.join("hello")).expect("stat, to be cached");
+    fs::metadata(path).expect("stat, to be cached");
+
+    daemon.kill(Signal::SIGKILL);
+
+    agent.wait("dead", path);
+    fs::metadata(path.join("hello")).expect("stat, out of the cache");
+    fs::metadata(path).expect("stat, out of the cache");
+    assert_eq!(ask(path), Err(Errno::ENOTCONN));
+}
+
+/// S17 at the start of the agent: it finds what died before, attributes cached or not, and heals it.
+fn found_dead_at_start(sandbox: &Sandbox) {
+    let daemon = Steerfs::mount(sandbox, "mnt", &["--attr-timeout", "3600", "--entry-timeout", "3600"]);
+    let path = daemon.mount_point().to_owned();
+    let before = Before::look(std::slice::from_ref(&path));
+    fs::metadata(&path).expect("stat, to be cached");
+    daemon.kill(Signal::SIGKILL);
+
+    let command = json!([steerfs::program(), path]);
+    let settings = json!({"mode": "heal", "strategy": "command", "command": command});
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "mnt", settings));
+
+    let dead = agent.wait("dead", &path);
+    assert_eq!(dead.text("/reason/kind"), "unknown", "{dead}");
+    let recovered = before.wait_healed(&mut agent);
+    assert_eq!(recovered.text("/strategy"), "command", "{recovered}");
+    // Nobody saw the death: how long the outage was is unknown.
+    assert_eq!(recovered.at("/outageMicros"), &Value::Null, "{recovered}");
+}
+
+/// A child keeps the descriptor, so the daemon's death aborts nothing: callers would wait for ever.
+fn descriptor_kept_by_a_child(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    let holder = daemon.send(&Command::HoldDescriptor(true)).pid.expect("the holder's process id");
+
+    daemon.kill(Signal::SIGKILL);
+
+    let hung = agent.wait("hung", path);
+    let expected = json!({"kind": "descriptorHeld", "holder": {"pid": holder, "comm": "sleep"}});
+    assert_eq!(hung.at("/reason"), &expected, "{hung}");
+    assert!(agent.seen_until_sentinel(|event| event.is("dead", path)).is_empty(), "nothing was aborted");
+}

@@ -1,0 +1,215 @@
+//! What is healed, how often, and what is not touched (S3, S18, S28).
+
+use std::fs;
+use std::path::PathBuf;
+
+use fuse_detector_tests::heal::{Before, ask};
+use fuse_detector_tests::reader::BARE;
+use fuse_detector_tests::{Agent, Event, Options, Reader, Sandbox, Steerfs, mountinfo, scenarios, steerfs, wait};
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+scenarios!(
+    command_fails_then_blocks,
+    gives_up,
+    binds_keep_root_and_flags,
+    command_heals,
+    rebind_to_what_the_driver_brought,
+    driver_heals_first,
+);
+
+/// S3: a command that fails twice, then blocks.
+fn command_fails_then_blocks(sandbox: &Sandbox) {
+    let (runs, blocking) = (sandbox.join("runs"), sandbox.join("blocking"));
+    let script = format!(
+        "echo run >> {runs}; [ $(wc -l < {runs}) -le 2 ] && exit 7; echo > {blocking}; sleep 60",
+        runs = runs.display(),
+        blocking = blocking.display()
+    );
+    let settings = json!({
+        "mode": "heal", "strategy": "command", "command": ["sh", "-c", script], "commandTimeout": "2s",
+        "backoff": {"initial": "200ms", "max": "30s", "giveUpAfter": "15m"},
+    });
+    let options = Options::rule(sandbox, "broken", settings).and(
+        sandbox,
+        "other",
+        json!({"mode": "heal", "strategy": "respawn"}),
+    );
+    let mut agent = Agent::start(sandbox, &options);
+    let (broken, other) = (Steerfs::mount(sandbox, "broken", &[]), Steerfs::mount(sandbox, "other", &[]));
+    let path = broken.mount_point();
+    agent.wait("ready", path);
+    agent.wait("ready", other.mount_point());
+    let healthy = Before::look(&[other.mount_point().to_owned()]);
+    let reader = Reader::start(&path.join("hello"));
+
+    broken.kill(Signal::SIGKILL);
+
+    agent.wait("dead", path);
+    wait::until("the command to block", || blocking.exists().then_some(()));
+    // The blocked command holds up nobody else.
+    other.kill(Signal::SIGKILL);
+    healthy.wait_healed(&mut agent);
+    assert!(agent.seen(|event| event.is("recoveryFailed", path)).len() <= 2, "the third attempt should still block");
+    agent.wait_count(3, "recoveryFailed", path);
+
+    let failures = agent.seen(|event| event.is("recoveryFailed", path));
+    check_failures(&failures);
+    assert_eq!(agent.seen_until_sentinel(|event| event.is("recovered", path)), []);
+    let report = reader.stop();
+    assert!(report.dead.contains_key(&(Errno::ENOTCONN as i32)), "{report:?}");
+    assert_eq!(ask(path), Err(Errno::ENOTCONN), "the dead mount stays");
+    assert_eq!(mountinfo::at(path).len(), 1);
+    sandbox.run_command("umount", &[path]);
+    assert_eq!(fs::read_to_string(path.join("hello")).expect("the bare directory"), BARE, "nothing was deleted");
+}
+
+fn check_failures(failures: &[Event]) {
+    let delays: Vec<u64> = failures.iter().filter_map(|event| event.number("/retryInMillis")).collect();
+    assert!(delays.len() >= 3 && delays.windows(2).all(|pair| pair[0] < pair[1]), "back-off grows: {delays:?}");
+    for (failure, said) in failures.iter().zip(["7", "7", "2"]) {
+        // The exit code of the command, or after how many seconds it was given up.
+        assert!(failure.text("/error").contains(said), "{failure}");
+        assert_eq!(failure.text("/strategy"), "command", "{failure}");
+    }
+}
+
+/// Once the time is over it says so, and stops.
+fn gives_up(sandbox: &Sandbox) {
+    let settings = json!({
+        "mode": "heal", "strategy": "command", "command": ["false"],
+        "backoff": {"initial": "50ms", "max": "100ms", "giveUpAfter": "500ms"},
+    });
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "mnt", settings));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    daemon.kill(Signal::SIGKILL);
+    let last = agent.wait_for("giving up", |event| event.is_at(path) && event.at("/gaveUp") == &Value::Bool(true));
+    assert_eq!(last.at("/retryInMillis"), &Value::Null, "{last}");
+    let failures = agent.seen_until_sentinel(|event| event.is("recoveryFailed", path));
+    assert_eq!(failures.last(), Some(&last), "nothing follows");
+}
+
+/// S18: the file system is bound whole, in part, and with other flags.
+fn binds_keep_root_and_flags(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = daemon.mount_point();
+    let bind = |name: &str, source: &str, flags: &str| -> PathBuf {
+        let target = sandbox.mount_point(name);
+        sandbox.run_command("mount", &["--bind".as_ref(), path.join(source).as_os_str(), target.as_os_str()]);
+        if !flags.is_empty() {
+            let remount = format!("remount,bind,{flags}");
+            sandbox.run_command("mount", &["-o".as_ref(), remount.as_ref(), target.as_os_str()]);
+        }
+        target
+    };
+    let paths = [
+        path.to_owned(),
+        bind("whole", "", ""),
+        bind("part", "sub", ""),
+        bind("restricted", "", "ro,nosuid,nodev"),
+        bind("quiet-part", "sub", "noexec,noatime"),
+    ];
+    agent.wait("ready", path);
+    let before = Before::look(&paths);
+    let readers: Vec<Reader> = paths
+        .iter()
+        .zip(["hello", "hello", "inner", "hello", "inner"])
+        .map(|(path, file)| Reader::start(&path.join(file)))
+        .collect();
+
+    daemon.kill(Signal::SIGKILL);
+
+    let dead = agent.wait("dead", path);
+    let mut mounts = dead.mounts();
+    mounts.sort_unstable();
+    let text = |index: usize| paths[index].to_str().expect("UTF-8");
+    let mut expected = [
+        (text(0), "/", false),
+        (text(1), "/", false),
+        (text(2), "/sub", false),
+        (text(3), "/", true),
+        (text(4), "/sub", false),
+    ];
+    expected.sort_unstable();
+    assert_eq!(mounts, expected, "{dead}");
+    before.wait_healed(&mut agent);
+    for reader in readers {
+        reader.stop();
+    }
+    assert_eq!(fs::write(paths[3].join("file"), "").map_err(|error| error.raw_os_error()), Err(Some(libc::EROFS)));
+    assert_eq!(agent.seen_until_sentinel(|event| event.kind() == "dead" && event.is_below(sandbox.path())).len(), 1);
+}
+
+/// The policy's command starts the daemon.
+fn command_heals(sandbox: &Sandbox) {
+    let path = sandbox.mount_point("mnt");
+    let settings = json!({
+        "mode": "heal", "strategy": "command", "command": [steerfs::program(), path, "--source", "second"],
+    });
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "mnt", settings));
+    let daemon = Steerfs::mount_on(sandbox, &path, &["--source", "first"]);
+    agent.wait("ready", &path);
+    let (before, reader) = (Before::look(std::slice::from_ref(&path)), Reader::start(&path.join("hello")));
+    daemon.kill(Signal::SIGKILL);
+    let recovered = before.wait_healed(&mut agent);
+    assert_eq!(recovered.text("/strategy"), "command", "{recovered}");
+    reader.stop();
+}
+
+/// The driver mounts again where the dead one was; the agent attaches what else hung on it.
+fn rebind_to_what_the_driver_brought(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "rebind"));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let (path, bound) = (daemon.mount_point().to_owned(), sandbox.mount_point("bound"));
+    sandbox.run_command("mount", &["--bind".as_ref(), path.join("sub").as_os_str(), bound.as_os_str()]);
+    agent.wait("ready", &path);
+    let before = Before::look(&[path.clone(), bound.clone()]);
+    let reader = Reader::start(&bound.join("inner"));
+    daemon.kill(Signal::SIGKILL);
+    agent.wait("dead", &path);
+
+    sandbox.run_command("umount", &["-l".as_ref(), path.as_os_str()]);
+    Steerfs::mount_on(sandbox, &path, &[]);
+
+    let recovered = agent.wait("recovered", &bound);
+    assert_eq!(recovered.text("/strategy"), "rebind", "{recovered}");
+    before.check_all();
+    reader.stop();
+}
+
+/// S28: between two attempts of the agent, the driver mounts again by itself.
+fn driver_heals_first(sandbox: &Sandbox) {
+    let runs = sandbox.join("runs");
+    let command = |name: &str| json!(["sh", "-c", format!("echo {name} >> {}; exit 1", runs.display())]);
+    let settings = |name: &str| {
+        json!({
+            "mode": "heal", "strategy": "command", "command": command(name),
+            "backoff": {"initial": "1s", "max": "1s", "giveUpAfter": "1m"},
+        })
+    };
+    let options = Options::rule(sandbox, "mnt", settings("mnt")).and(sandbox, "later", settings("later"));
+    let mut agent = Agent::start(sandbox, &options);
+    let (daemon, later) = (Steerfs::mount(sandbox, "mnt", &[]), Steerfs::mount(sandbox, "later", &[]));
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    agent.wait("ready", later.mount_point());
+    let before = Before::look(&[path.to_owned()]);
+    daemon.kill(Signal::SIGKILL);
+    agent.wait("recoveryFailed", path);
+
+    sandbox.run_command("umount", &["-l".as_ref(), path.as_os_str()]);
+    let driver = Steerfs::mount_on(sandbox, path, &[]);
+
+    // This one failed later and waits equally long: by its second failure, the first one's next attempt is past.
+    later.kill(Signal::SIGKILL);
+    agent.wait_count(2, "recoveryFailed", later.mount_point());
+    before.check_all();
+    assert_eq!(driver.device(), mountinfo::at(path)[0].device);
+    let attempts = fs::read_to_string(&runs).expect("the commands' log");
+    assert_eq!(attempts.lines().filter(|line| *line == "mnt").count(), 1, "nothing is done twice");
+    assert_eq!(agent.seen(|event| event.is("recoveryFailed", path)).len(), 1);
+}

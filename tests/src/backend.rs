@@ -1,0 +1,101 @@
+//! The same scenario with each set of kernel hooks.
+
+use std::fmt;
+use std::io::Write;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::agent;
+use crate::sandbox::Sandbox;
+
+/// Backends, separated by commas, that have to work here: what can't run is a failure then, instead of being skipped.
+pub const EXPECT: &str = "FUSE_DETECTOR_EXPECT_BACKENDS";
+
+/// Which set of kernel hooks detection rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// BPF programs on tracepoints.
+    Tracepoint,
+    /// No BPF.
+    Portable,
+}
+
+impl Backend {
+    /// As the command line and the events write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tracepoint => "tracepoint",
+            Self::Portable => "portable",
+        }
+    }
+
+    fn is_expected(self) -> bool {
+        std::env::var(EXPECT).is_ok_and(|names| names.split(',').any(|name| name.trim() == self.as_str()))
+    }
+
+    /// Why the kernel or the privileges at hand do not allow it; asked once.
+    fn obstacle(self) -> Option<&'static str> {
+        static TRACEPOINT: OnceLock<Option<String>> = OnceLock::new();
+        match self {
+            Self::Portable => None,
+            Self::Tracepoint => TRACEPOINT.get_or_init(ask_doctor).as_deref(),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+fn ask_doctor() -> Option<String> {
+    let output = Command::new(agent::program()).args(["doctor", "--output", "json"]).output().expect("doctor");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("doctor printed no JSON: {error}: {}", String::from_utf8_lossy(&output.stderr));
+    });
+    let backend = report.get("backend").and_then(serde_json::Value::as_str);
+    (backend != Some(Backend::Tracepoint.as_str())).then(|| format!("doctor says backend {backend:?}"))
+}
+
+/// Runs a scenario with a backend, in the given kind of sandbox. Where the backend can't work, it says so on standard
+/// error even if the test harness captures output, or fails if [`EXPECT`] names the backend.
+///
+/// # Panics
+/// If the scenario does.
+pub fn run(backend: Backend, enter: fn(Backend, fn(&Sandbox)), scenario: fn(&Sandbox)) {
+    match backend.obstacle() {
+        None => enter(backend, scenario),
+        Some(why) => skip(backend.is_expected(), &format!("backend {backend} can't work here: {why}")),
+    }
+}
+
+/// Says on standard error, past the test harness's capturing, that a test did not run.
+///
+/// # Panics
+/// If it was expected to run.
+pub fn skip(expected: bool, why: &str) {
+    assert!(!expected, "{why}");
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    // A macro's output would be captured and, as the test passes, never shown.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {why}");
+}
+
+/// Makes of each function `fn(&Sandbox)` two tests, one per backend.
+#[macro_export]
+macro_rules! scenarios {
+    ($($scenario:ident),* $(,)?) => { $crate::scenarios!(in $crate::Sandbox::run; $($scenario),*); };
+    (in $enter:path; $($scenario:ident),* $(,)?) => {
+        $(mod $scenario {
+            #[test]
+            fn tracepoint() {
+                $crate::backend::run($crate::Backend::Tracepoint, $enter, super::$scenario);
+            }
+
+            #[test]
+            fn portable() {
+                $crate::backend::run($crate::Backend::Portable, $enter, super::$scenario);
+            }
+        })*
+    };
+}

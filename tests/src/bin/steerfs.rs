@@ -1,2 +1,0 @@
-//! (being built)
-fn main() {}
