@@ -12,7 +12,7 @@ use detector_common::maps::{ConnectionState, InFlight, Loss, RequestError, Serve
 use detector_common::record::Record;
 use detector_common::verdict::{self, Ending, FUSE_INIT, PF_KTHREAD};
 
-use crate::memory::{Address, Memory, Probed, Typed, current_tgid, makes_calls, offset, process_of};
+use crate::memory::{Address, Memory, Probed, Typed, current_call, current_tgid, makes_calls, offset, process_of};
 use crate::state::{CONNECTIONS, REQUEST_ERRORS, SERVED, count, count_in, enter, know_daemon, leave, lose, now, send};
 
 #[btf_tracepoint(function = "fuse_request_send")]
@@ -164,7 +164,7 @@ fn aborted<M: Memory>(connection: *mut ConnectionState, device: u32) -> Option<(
     }
     let task = M::current();
     let flags = M::u32(task, offset!(task_flags))?;
-    let call = if makes_calls(flags) { M::current_call() } else { None };
+    let call = if makes_calls(flags) { current_call() } else { None };
     let by = process_of::<M>(task)?;
     send(Record::RequestsAborted { at: now(), device, by, flags, call });
     Some(())
