@@ -40,9 +40,6 @@ pub trait Memory {
     /// The running task's `task_struct`.
     fn current() -> Address;
 
-    /// The number of the system call that the running task is in, for a task that isn't a thread of the kernel.
-    fn current_call() -> Option<u32>;
-
     /// The pointer at `base + offset`.
     #[inline(always)]
     fn pointer(base: Address, offset: u32) -> Option<Address> {
@@ -73,13 +70,6 @@ impl Memory for Typed {
         // SAFETY: a helper without arguments (Linux 5.11).
         unsafe { bpf_get_current_task_btf() }.cast::<u8>()
     }
-
-    #[inline(always)]
-    fn current_call() -> Option<u32> {
-        // SAFETY: a helper (Linux 5.15), given what it wants: a typed task.
-        let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) };
-        call_number(Self::u64(registers as Address, offset!(registers_call))?)
-    }
 }
 
 /// `bpf_probe_read_kernel`: for tracepoints without BTF types (FUSE built as a module). Refused under
@@ -104,12 +94,15 @@ impl Memory for Probed {
         // SAFETY: a helper without arguments.
         unsafe { bpf_get_current_task() as Address }
     }
+}
 
-    #[inline(always)]
-    fn current_call() -> Option<u32> {
-        // The registers' address can't be had without the typed helper.
-        None
-    }
+/// The number of the system call that the running task is in, for a task that isn't a thread of the kernel. The helper
+/// returns a typed pointer to programs of either form.
+#[inline(always)]
+pub fn current_call() -> Option<u32> {
+    // SAFETY: a helper (Linux 5.15), given what it wants: a typed task.
+    let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) };
+    call_number(Typed::u64(registers as Address, offset!(registers_call))?)
 }
 
 /// Outside a system call x86 keeps -1 there (arch/x86/entry).

@@ -6,9 +6,11 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{HashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use aya_log_ebpf::debug;
-use detector_common::maps::{CallError, ConnectionState, DaemonState, InFlight, Loss, RequestError, Served};
+use detector_common::maps::{
+    BUCKETS, Bucket, CallError, ConnectionState, DaemonState, InFlight, Loss, RequestError, Served, bucket_of,
+};
 use detector_common::record::{Record, Wire};
 
 /// Room for 7,281 records (64 bytes and 8 of header): a thousand connections that die at once send two or three each,
@@ -20,9 +22,9 @@ static EVENTS: RingBuf = RingBuf::with_byte_size(512 * 1024, 0);
 #[map]
 static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(Loss::ALL.len() as u32, 0);
 
-/// Requests on their way, by the address of the kernel's `fuse_req`.
+/// Requests on their way.
 #[map]
-pub static IN_FLIGHT: HashMap<u64, InFlight> = HashMap::with_max_entries(16_384, 0);
+static IN_FLIGHT: Array<Bucket> = Array::with_max_entries(BUCKETS, 0);
 
 /// Connections, by device number.
 #[map]
@@ -49,6 +51,66 @@ pub static CALL_ERRORS: HashMap<CallError, u64> = HashMap::with_max_entries(4_09
 pub fn now() -> u64 {
     // SAFETY: a helper without arguments.
     unsafe { bpf_ktime_get_boot_ns() }
+}
+
+/// Enters a request that was sent.
+#[inline(always)]
+pub fn enter(request: InFlight) {
+    let Some(bucket) = IN_FLIGHT.get_ptr_mut(bucket_of(lower_half(request.request))) else { return };
+    // SAFETY: a map's value, valid until the program ends.
+    for slot in unsafe { &mut (*bucket).slots } {
+        let address = &raw mut slot.request;
+        // The kernel takes requests from a slab: one that ended unseen (killed before the daemon read it: there is no
+        // fuse_request_end) gives way when its memory is used again.
+        //
+        // SAFETY: an aligned member of a map's value.
+        if unsafe { *address } == request.request || claim(address, request.request) {
+            slot.device = request.device;
+            slot.opcode = request.opcode;
+            slot.pid = request.pid;
+            // SAFETY: as above. Volatile, to be written last.
+            unsafe { (&raw mut slot.since).write_volatile(request.since) };
+            return;
+        }
+    }
+    lose(Loss::InFlight);
+}
+
+/// Removes a request that ended. It is not there when it was sent before the programs were attached.
+#[inline(always)]
+pub fn leave(request: u64) {
+    let Some(bucket) = IN_FLIGHT.get_ptr_mut(bucket_of(lower_half(request))) else { return };
+    // SAFETY: a map's value, valid until the program ends.
+    for slot in unsafe { &mut (*bucket).slots } {
+        if slot.request == request {
+            // SAFETY: as above. Volatile, to be written in this order: whoever claims the slot finds no old time in it.
+            unsafe {
+                (&raw mut slot.since).write_volatile(0);
+                (&raw mut slot.request).write_volatile(0);
+            }
+        }
+    }
+}
+
+/// The lower half of an address, copied by the one instruction that makes a number of a typed pointer.
+#[inline(always)]
+fn lower_half(address: u64) -> u32 {
+    let half: u32;
+    // SAFETY: a copy from register to register.
+    unsafe { core::arch::asm!("{half} = {address}", half = out(wreg) half, address = in(wreg) address as u32) };
+    half
+}
+
+/// Makes a free slot a request's, unless another CPU is faster. Linux 5.12, as `fuse_request_send` is younger anyway.
+#[inline(always)]
+fn claim(address: *mut u64, request: u64) -> bool {
+    let found: u64;
+    // SAFETY: an aligned member of a map's value, valid until the program ends.
+    unsafe {
+        core::arch::asm!("r0 = cmpxchg_64({address} + 0, r0, {request})", address = in(reg) address,
+            request = in(reg) request, inout("r0") 0_u64 => found);
+    }
+    found == 0
 }
 
 /// Sends a record, or counts that there was no room.

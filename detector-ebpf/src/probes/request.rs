@@ -12,8 +12,8 @@ use detector_common::maps::{ConnectionState, InFlight, Loss, RequestError, Serve
 use detector_common::record::Record;
 use detector_common::verdict::{self, Ending, FUSE_INIT, PF_KTHREAD};
 
-use crate::memory::{Address, Memory, Probed, Typed, current_tgid, makes_calls, offset, process_of};
-use crate::state::{CONNECTIONS, IN_FLIGHT, REQUEST_ERRORS, SERVED, count, count_in, know_daemon, lose, now, send};
+use crate::memory::{Address, Memory, Probed, Typed, current_call, current_tgid, makes_calls, offset, process_of};
+use crate::state::{CONNECTIONS, REQUEST_ERRORS, SERVED, count, count_in, enter, know_daemon, leave, lose, now, send};
 
 #[btf_tracepoint(function = "fuse_request_send")]
 fn fuse_request_send(context: BtfTracePointContext) {
@@ -59,12 +59,7 @@ fn sent<M: Memory>(request: Address) -> Option<()> {
             }
         }
     }
-    // The kernel takes a `fuse_req` from a slab: a request that ended unseen (killed before the daemon read it: no
-    // fuse_request_end) is overwritten when its memory is used again.
-    let in_flight = InFlight { since: now(), device, opcode, pid, reserved: 0 };
-    if IN_FLIGHT.insert(request as u64, in_flight, u64::from(BPF_ANY)).is_err() {
-        lose(Loss::InFlight);
-    }
+    enter(InFlight { request: request as u64, since: now(), device, opcode, pid, reserved: 0 });
     Some(())
 }
 
@@ -74,47 +69,52 @@ fn ended<M: Memory>(request: Address) -> Option<()> {
     let opcode = M::u32(request, offset!(request_opcode))?;
     let error = M::u32(request, offset!(reply_error))?.cast_signed();
     let unique = M::u64(request, offset!(reply_unique))?;
-    let at = now();
-    // It fails for a request sent before the programs were attached.
-    let _ = IN_FLIGHT.remove(request as u64);
-    if CONNECTIONS.get_ptr_mut(device).is_none()
-        && CONNECTIONS.insert(device, ConnectionState::default(), u64::from(BPF_ANY)).is_err()
-    {
-        lose(Loss::Connections);
-    }
-    let Some(connection) = CONNECTIONS.get_ptr_mut(device) else { return Some(()) };
+    leave(request as u64);
+    let Some(connection) = connection_of(device) else { return Some(()) };
     // SAFETY: a map's value, valid until the program ends; what several CPUs add to is added atomically, of the other
     // members any CPU's latest value is right.
     unsafe {
         count(&raw mut (*connection).ended);
-        (*connection).last_end = at;
+        (*connection).last_end = now();
     }
     match verdict::request_end(opcode, error, unique) {
-        Ending::Initialised => initialised::<M>(connection, device, at),
-        Ending::Answered => answered::<M>(connection, device, at),
+        Ending::Initialised => initialised::<M>(connection, device),
+        Ending::Answered => answered::<M>(connection, device),
         Ending::ErrorReply { errno } => {
             count_in(&REQUEST_ERRORS, RequestError { device, errno }, Loss::RequestErrors);
-            answered::<M>(connection, device, at)
+            answered::<M>(connection, device)
         }
-        Ending::Aborted => aborted::<M>(connection, device, at),
+        Ending::Aborted => aborted::<M>(connection, device),
         Ending::Kernel => Some(()),
     }
 }
 
+/// What is counted for a connection, from now on if it is new.
+#[inline(always)]
+fn connection_of(device: u32) -> Option<*mut ConnectionState> {
+    if let Some(connection) = CONNECTIONS.get_ptr_mut(device) {
+        return Some(connection);
+    }
+    if CONNECTIONS.insert(device, ConnectionState::default(), u64::from(BPF_ANY)).is_err() {
+        lose(Loss::Connections);
+    }
+    CONNECTIONS.get_ptr_mut(device)
+}
+
 /// The daemon serves from now on.
 #[inline(always)]
-fn initialised<M: Memory>(connection: *mut ConnectionState, device: u32, at: u64) -> Option<()> {
+fn initialised<M: Memory>(connection: *mut ConnectionState, device: u32) -> Option<()> {
     let daemon = process_of::<M>(M::current())?;
     // SAFETY: a map's value, valid until the program ends.
     unsafe { (*connection).last_tgid = daemon.tgid };
     serves(device, daemon.tgid);
-    send(Record::Ready { at, device, daemon });
+    send(Record::Ready { at: now(), device, daemon });
     Some(())
 }
 
 /// The daemon is alive; perhaps it is one that nobody knows yet.
 #[inline(always)]
-fn answered<M: Memory>(connection: *mut ConnectionState, device: u32, at: u64) -> Option<()> {
+fn answered<M: Memory>(connection: *mut ConnectionState, device: u32) -> Option<()> {
     let tgid = current_tgid();
     // SAFETY: a map's value, valid until the program ends.
     let (burst, last) = unsafe { ((*connection).burst, (*connection).last_tgid) };
@@ -137,7 +137,7 @@ fn answered<M: Memory>(connection: *mut ConnectionState, device: u32, at: u64) -
     }
     let daemon = process_of::<M>(task)?;
     serves(device, tgid);
-    send(Record::DaemonSeen { at, device, daemon });
+    send(Record::DaemonSeen { at: now(), device, daemon });
     Some(())
 }
 
@@ -151,7 +151,7 @@ fn serves(device: u32, tgid: u32) {
 
 /// The connection was aborted. Only the first request of a burst is reported: the agent reads the number from the map.
 #[inline(always)]
-fn aborted<M: Memory>(connection: *mut ConnectionState, device: u32, at: u64) -> Option<()> {
+fn aborted<M: Memory>(connection: *mut ConnectionState, device: u32) -> Option<()> {
     // SAFETY: a map's value, valid until the program ends.
     let first = unsafe {
         let first = (*connection).burst == 0;
@@ -164,8 +164,8 @@ fn aborted<M: Memory>(connection: *mut ConnectionState, device: u32, at: u64) ->
     }
     let task = M::current();
     let flags = M::u32(task, offset!(task_flags))?;
-    let call = if makes_calls(flags) { M::current_call() } else { None };
+    let call = if makes_calls(flags) { current_call() } else { None };
     let by = process_of::<M>(task)?;
-    send(Record::RequestsAborted { at, device, by, flags, call });
+    send(Record::RequestsAborted { at: now(), device, by, flags, call });
     Some(())
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aya::Ebpf;
-use aya::maps::{HashMap as KernelMap, MapData, MapError, PerCpuArray};
-use detector_common::maps::{CallError, ConnectionState, DaemonState, InFlight, Loss, RequestError, Served};
+use aya::maps::{Array, HashMap as KernelMap, MapData, MapError, PerCpuArray};
+use detector_common::maps::{Bucket, CallError, ConnectionState, DaemonState, InFlight, Loss, RequestError, Served};
 
 use super::load::take_map;
 use super::plain::Plain;
@@ -17,7 +17,7 @@ use crate::model::{Boottime, DeviceNumber};
 const FUSE_SETLKW: u32 = 33;
 
 /// A map that changes while it is read can start again from its first key (`htab_map_get_next_key`). Nobody gets more
-/// than so many entries; the largest map has 16,384.
+/// than so many entries; the largest hash map has 16,384.
 const READ_LIMIT: usize = 32_768;
 
 type Table<K, V> = Mutex<KernelMap<MapData, K, V>>;
@@ -25,7 +25,9 @@ type Table<K, V> = Mutex<KernelMap<MapData, K, V>>;
 /// The maps, shared by those who read and the one who writes.
 pub(super) struct Maps {
     pub connections: Table<u32, Plain<ConnectionState>>,
-    pub in_flight: Table<u64, Plain<InFlight>>,
+    pub in_flight: Array<MapData, Plain<Bucket>>,
+    /// Requests of these connections sent before these moments are over, though their end was not seen.
+    pub settled: Mutex<HashMap<u32, Boottime>>,
     pub daemons: Table<u32, Plain<DaemonState>>,
     pub served: Table<Plain<Served>, u8>,
     pub request_errors: Table<Plain<RequestError>, u64>,
@@ -39,7 +41,8 @@ impl Maps {
     pub fn open(ebpf: &mut Ebpf) -> Result<Self, MapError> {
         Ok(Self {
             connections: Mutex::new(take_map(ebpf, "CONNECTIONS")?),
-            in_flight: Mutex::new(take_map(ebpf, "IN_FLIGHT")?),
+            in_flight: take_map(ebpf, "IN_FLIGHT")?,
+            settled: Mutex::default(),
             daemons: Mutex::new(take_map(ebpf, "DAEMONS")?),
             served: Mutex::new(take_map(ebpf, "SERVED")?),
             request_errors: Mutex::new(take_map(ebpf, "REQUEST_ERRORS")?),
@@ -74,12 +77,22 @@ impl Maps {
         let _ = lock(&self.connections).remove(&device);
         remove_if(&self.served, |Plain(key)| key.device == device);
         remove_if(&self.request_errors, |Plain(key)| key.device == device);
-        self.forget_requests(|request| request.device == device);
+        self.settle(device, Boottime::now());
     }
 
-    fn forget_requests(&self, chosen: impl Fn(&InFlight) -> bool) {
-        let requests = entries(&self.in_flight);
-        remove_if(&self.in_flight, |key| requests.get(key).is_some_and(|Plain(request)| chosen(request)));
+    fn settle(&self, device: u32, before: Boottime) {
+        lock(&self.settled).insert(device, before);
+    }
+
+    /// Every request on its way.
+    fn requests(&self) -> Vec<InFlight> {
+        let settled = lock(&self.settled);
+        let on_its_way = |slot: &InFlight| {
+            let over = settled.get(&slot.device).is_some_and(|before| slot.since < before.0);
+            slot.request != 0 && slot.since != 0 && !over
+        };
+        let buckets = self.in_flight.iter().filter_map(Result::ok);
+        buckets.flat_map(|Plain(bucket)| bucket.slots).filter(on_its_way).collect()
     }
 }
 
@@ -140,7 +153,7 @@ impl Counters {
     /// Every connection that sent or ended a request.
     pub fn connections(&self) -> Vec<(DeviceNumber, ConnectionCounters)> {
         let mut in_flight: HashMap<u32, u64> = HashMap::new();
-        for Plain(request) in entries(&self.0.in_flight).into_values() {
+        for request in self.0.requests() {
             *in_flight.entry(request.device).or_default() += 1;
         }
         let of = |(device, Plain(state)): (u32, Plain<ConnectionState>)| {
@@ -165,7 +178,7 @@ impl Counters {
     /// out.
     pub fn oldest_requests(&self) -> HashMap<DeviceNumber, OldestRequest> {
         let mut oldest: HashMap<DeviceNumber, OldestRequest> = HashMap::new();
-        for Plain(InFlight { since, device, opcode, pid, .. }) in entries(&self.0.in_flight).into_values() {
+        for InFlight { since, device, opcode, pid, .. } in self.0.requests() {
             if opcode == FUSE_SETLKW {
                 continue;
             }
@@ -181,7 +194,7 @@ impl Counters {
     /// Nothing of this connection is on its way, says the control file system (`waiting` is 0): forgets requests sent
     /// before `before` that ended unseen.
     pub fn settle(&self, device: DeviceNumber, before: Boottime) {
-        self.0.forget_requests(|request| request.device == device.to_kernel() && request.since < before.0);
+        self.0.settle(device.to_kernel(), before);
     }
 
     /// Errors that daemons answered: connection, positive errno, how often.

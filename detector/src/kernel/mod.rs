@@ -209,7 +209,8 @@ impl Kernel {
         self.maps.forget_connection(device.to_kernel());
     }
 
-    /// Attaches or detaches the program that watches every system call's result. Does nothing when it is so already.
+    /// Attaches or detaches the program that watches every system call's result. Does nothing when it is so already. A
+    /// detached program may still see some calls: the kernel takes it off the tracepoint in a work queue.
     ///
     /// # Errors
     /// When the kernel did not allow that program in the first place, or refuses now.

@@ -1,7 +1,7 @@
 //! The maps' keys and values as aya wants them: plain bytes.
 
 use detector_common::layout::{CallTable, Layout};
-use detector_common::maps::{CallError, ConnectionState, DaemonState, InFlight, RequestError, Served};
+use detector_common::maps::{Bucket, CallError, ConnectionState, DaemonState, RequestError, Served};
 
 /// A value whose bytes are all there is to it. A wrapper, because neither the trait nor the types are this crate's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,4 +16,4 @@ macro_rules! plain {
     )+};
 }
 
-plain!(CallError, CallTable, ConnectionState, DaemonState, InFlight, Layout, RequestError, Served);
+plain!(Bucket, CallError, CallTable, ConnectionState, DaemonState, Layout, RequestError, Served);
