@@ -126,6 +126,7 @@ fn globs_match_paths_by_component_and_any_bytes() {
     assert!(!matches(r"/mnt/\*", b"/mnt/a"));
     assert!(matches("**", b"/"));
     assert!(matches("/mnt/?", b"/mnt/a"));
+    assert!(matches("/mnt/??", "/mnt/ä".as_bytes()), "? is a byte");
 }
 
 #[test]
@@ -270,6 +271,7 @@ fn a_rule_behind_a_wider_one_is_refused() {
 #[test]
 fn yaml_that_a_policy_does_not_need_is_refused() {
     refused("a: &x [1]\nb: *x", "anchors (&) and aliases (*) are not supported");
+    refused("rules: &x []", "anchors (&) and aliases (*) are not supported");
     refused("rules: !!seq []", "tags (!) are not supported");
     refused("rules: []\n---\nrules: []", "a second document");
     refused("", "the policy is empty");
@@ -419,4 +421,19 @@ proptest! {
         };
         prop_assert!(policy.decide(&subject).rule.is_none_or(|rule| rule <= 3));
     }
+}
+
+#[test]
+fn the_references_example_and_table_are_true() {
+    let reference = include_str!("../../../docs/policy.md");
+    let example = reference.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    assert_eq!(policy(example).rule_count(), 3);
+    for key in settings::KEYS.iter().filter(|key| **key != "backoff") {
+        assert!(reference.contains(&format!("| `{key}` |")), "{key} is not in the reference");
+    }
+    let builtin = concat!(
+        "defaults: { mode: observe, strategy: auto, access: any, onHung: report, onAbort: report, hungAfter: 30s,",
+        " backoff: { initial: 200ms, max: 30s, giveUpAfter: 15m } }",
+    );
+    assert_eq!(policy(builtin).defaults, Policy::builtin().defaults);
 }
