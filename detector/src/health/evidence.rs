@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::input::{AbortCall, DaemonEnd, ExitSource};
@@ -52,6 +52,8 @@ struct Ended {
     closed: bool,
     /// The outstanding probe was sent after this was known, so that its answer takes it into account.
     weighed: bool,
+    /// The connection lived on without it, through somebody else who holds the descriptor.
+    outlived: bool,
 }
 
 /// Somebody aborted the connection on purpose.
@@ -63,11 +65,16 @@ struct Deliberate {
     weighed: bool,
 }
 
+/// How many daemons that were replaced are remembered: reports of their end that come late are few.
+const REPLACED: usize = 8;
+
 /// Who serves the connection, and everything that could have killed it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Evidence {
     alive: BTreeMap<u32, Option<String>>,
     ended: Vec<Ended>,
+    /// Those who ended while the connection lived on, the latest last.
+    replaced: VecDeque<u32>,
     deliberate: Option<Deliberate>,
     /// Requests were aborted, by whom or what is not known.
     aborted: Option<(Moment, bool)>,
@@ -79,7 +86,7 @@ impl Evidence {
         let Daemon { pid, comm, alive } = daemon;
         if let Some(ended) = self.ended.iter_mut().find(|ended| ended.pid == pid) {
             ended.comm = ended.comm.take().or(comm);
-        } else if alive {
+        } else if alive && !self.replaced.contains(&pid) {
             let known = self.alive.entry(pid).or_default();
             *known = comm.or(known.take());
         }
@@ -88,6 +95,10 @@ impl Evidence {
     pub fn exited(&mut self, pid: u32, moment: Moment, end: Option<DaemonEnd>, source: ExitSource) {
         let comm = self.alive.remove(&pid).flatten();
         let closed = source == ExitSource::Pidfd;
+        // The hook tells first of what it tells; behind the pidfd's report, and the probe's, it is only late.
+        if !closed && self.replaced.contains(&pid) {
+            return;
+        }
         match self.ended.iter_mut().find(|ended| ended.pid == pid) {
             Some(known) => {
                 known.moment = known.moment.better(moment);
@@ -96,7 +107,7 @@ impl Evidence {
                 known.closed |= closed;
                 known.weighed = false;
             }
-            None => self.ended.push(Ended { pid, comm, moment, end, closed, weighed: false }),
+            None => self.ended.push(Ended { pid, comm, moment, end, closed, weighed: false, outlived: false }),
         }
     }
 
@@ -153,36 +164,50 @@ impl Evidence {
 
     /// The connection turned out to be alive: nothing that was weighed killed it.
     pub fn acquit(&mut self) {
-        self.ended.retain(|ended| !ended.weighed);
+        let replaced = self.ended.extract_if(.., |ended| ended.weighed).map(|ended| ended.pid);
+        self.replaced.extend(replaced);
+        let excess = self.replaced.len().saturating_sub(REPLACED);
+        self.replaced.drain(..excess);
         self.deliberate.take_if(|deliberate| deliberate.weighed);
         self.aborted.take_if(|(_, weighed)| *weighed);
     }
 
-    /// Out of memory, deadly signal, deliberate abort, exit code, in this order; `None` if nothing explains a death.
+    /// Somebody else holds the descriptor: what ended before did not kill the connection by itself.
+    pub fn outlive(&mut self) {
+        for ended in self.ended.iter_mut().filter(|ended| ended.weighed) {
+            ended.outlived = true;
+        }
+    }
+
+    /// What explains a death: want of memory, then a deadly signal, a deliberate abort, an exit code. Daemons that the
+    /// connection outlived come behind an abort, but explain more than the exit of whoever held on to the descriptor.
+    /// `None` if nothing was heard of at all.
     pub fn cause(&self, grace: Duration) -> Option<Cause> {
-        let oom =
-            self.ended.iter().find(|ended| ended.oom()).map(|ended| ended.cause(Reason::Oom { cgroup: None }, true));
-        let signal = || {
-            self.ended.iter().find_map(|ended| {
-                let signal = ended.signal()?;
-                let sender = ended.end.as_ref().and_then(|end| end.sender.clone());
-                Some(ended.cause(Reason::Signal { signal, sender }, true))
-            })
-        };
         let code =
             || self.ended.iter().find_map(|ended| Some(ended.cause(Reason::Exit { code: ended.code()? }, false)));
         let plain = || {
             let moment = self.aborted.map(|(moment, _)| moment).or(self.ended.first().map(|ended| ended.moment));
             moment.map(|moment| Cause::unknown(Some(moment)))
         };
-        oom.or_else(signal).or_else(|| self.deliberate_cause(grace)).or_else(code).or_else(plain)
+        self.violence(false)
+            .or_else(|| self.deliberate_cause(grace))
+            .or_else(|| self.violence(true))
+            .or_else(code)
+            .or_else(plain)
     }
 
-    /// An abort explains a death unless a daemon had ended well before it. The two are told by different sources, so
+    fn violence(&self, outlived: bool) -> Option<Cause> {
+        let ended = || self.ended.iter().filter(move |ended| ended.outlived == outlived);
+        let oom = ended().find(|ended| ended.oom()).map(|ended| ended.cause(Reason::Oom { cgroup: None }, true));
+        oom.or_else(|| ended().find_map(Ended::signal_cause))
+    }
+
+    /// An abort explains a death unless all daemons had ended well before it. The two are told by different sources, so
     /// those that came within `grace` of one another are not ordered: the daemon's exit was then the abort's effect.
     fn deliberate_cause(&self, grace: Duration) -> Option<Cause> {
         let Deliberate { call, actor, moment, weighed: _ } = self.deliberate.as_ref()?;
-        if self.ended.iter().any(|ended| ended.moment.at + grace < moment.at) {
+        let late = |ended: &Ended| !ended.outlived && ended.moment.at + grace < moment.at;
+        if self.alive.is_empty() && !self.ended.is_empty() && self.ended.iter().all(late) {
             return None;
         }
         let actor = actor.clone();
@@ -210,6 +235,11 @@ impl Ended {
             ExitStatus::Signal(signal) => Some(signal),
             ExitStatus::Code(_) => None,
         }
+    }
+
+    fn signal_cause(&self) -> Option<Cause> {
+        let sender = self.end.as_ref().and_then(|end| end.sender.clone());
+        Some(self.cause(Reason::Signal { signal: self.signal()?, sender }, true))
     }
 
     fn code(&self) -> Option<u8> {

@@ -22,6 +22,12 @@
 mod evidence;
 mod input;
 mod machine;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
 
 pub use input::{AbortCall, DaemonEnd, Effect, ExitSource, Input, Origin, ProbeOutcome, State, Timer, Verdict};
 pub use machine::{GRACE, Machine};

@@ -168,6 +168,10 @@ impl Machine {
         self.timers.disarm_all(effects);
         let (since, stamped) = (moment.map(|moment| moment.at), moment.is_some_and(|moment| moment.stamped));
         effects.push(Effect::Tell(Verdict::Dead { reason, since, stamped }));
+        if self.presence.absent {
+            // Without mounts there will be no change of them that ends it.
+            self.look_soon(effects);
+        }
     }
 
     fn recovery_started(&mut self) {
@@ -187,7 +191,7 @@ impl Machine {
         if self.state != State::Recovering {
             return;
         }
-        if self.presence.taken_away {
+        if self.presence.absent {
             return self.leave(effects);
         }
         self.state = if gave_up { State::Failed } else { State::Dead };

@@ -22,13 +22,13 @@ pub(super) struct Presence {
     pub settled: bool,
     /// The last wait of the settle timer.
     delay: Duration,
-    /// Its last mount went while recovery was at work.
-    pub taken_away: bool,
+    /// The last look found no mount.
+    pub absent: bool,
 }
 
 impl Default for Presence {
     fn default() -> Self {
-        Self { mounted: false, settled: false, delay: SETTLE, taken_away: false }
+        Self { mounted: false, settled: false, delay: SETTLE, absent: false }
     }
 }
 
@@ -47,14 +47,14 @@ impl Machine {
     }
 
     pub(super) fn no_mounts(&mut self, control: bool, effects: &mut Effects) {
+        self.presence.absent = true;
         match self.state {
             State::Dead | State::Failed => self.leave(effects),
             // Recovery takes the dead mounts away itself: its outcome decides.
-            State::Recovering => self.presence.taken_away = true,
+            State::Recovering | State::Gone => {}
             State::Created | State::Ready | State::Hung if control => self.only_control(effects),
             State::Detached if control => self.still_detached(effects),
             State::Created | State::Ready | State::Hung | State::Detached => self.leave(effects),
-            State::Gone => {}
         }
     }
 
@@ -77,12 +77,19 @@ impl Machine {
         self.still_detached(effects);
     }
 
-    /// There is no mount to probe through. That all its daemons ended and their descriptors were closed, while the
-    /// connection is still there, is the kernel's word that it is dead.
+    /// There is no mount to probe through. That the connection outlives all its known daemons, and nobody else holds its
+    /// descriptor, is the kernel's word that it is dead.
     fn still_detached(&mut self, effects: &mut Effects) {
+        if self.presence.settled && self.evidence.abandoned() {
+            self.find_holders(effects);
+        } else if !self.timers.is_armed(Timer::Settle) {
+            self.look_later(effects);
+        }
+    }
+
+    pub(super) fn holders_while_detached(&mut self, held: bool, effects: &mut Effects) {
         match self.evidence.cause(GRACE) {
-            Some(cause) if self.presence.settled && self.evidence.abandoned() => self.die(cause, effects),
-            _ if self.timers.is_armed(Timer::Settle) => {}
+            Some(cause) if !held && self.evidence.abandoned() => self.die(cause, effects),
             _ => self.look_later(effects),
         }
     }

@@ -215,7 +215,7 @@ impl Machine {
         }
     }
 
-    fn find_holders(&mut self, effects: &mut Effects) {
+    pub(super) fn find_holders(&mut self, effects: &mut Effects) {
         if !std::mem::replace(&mut self.question.holders_asked, true) {
             effects.push(Effect::FindHolders);
         }
@@ -223,13 +223,20 @@ impl Machine {
 
     pub(super) fn holders(&mut self, holders: Vec<Process>, effects: &mut Effects) {
         let asked = std::mem::take(&mut self.question.holders_asked);
+        if asked && !holders.is_empty() {
+            self.evidence.outlive();
+        }
+        if asked && self.state == State::Detached {
+            return self.holders_while_detached(!holders.is_empty(), effects);
+        }
         if !asked || !self.in_question() || !self.evidence.abandoned() {
             return;
         }
-        match holders.into_iter().next() {
-            Some(holder) => self.hang(Reason::DescriptorHeld { holder: Some(holder) }, effects),
-            None => self.retry(effects),
+        if let Some(holder) = holders.into_iter().next() {
+            self.hang(Reason::DescriptorHeld { holder: Some(holder) }, effects);
         }
+        // Nothing tells reliably of what a holder, or somebody else, does to it from now on.
+        self.retry(effects);
     }
 
     /// The question is settled, or can't be asked any more.
