@@ -95,7 +95,8 @@ impl<'a> Agent<'a> {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let (policy, log) =
             (sandbox.join(format!("policy-{serial}.yaml")), sandbox.join(format!("agent-{serial}.log")));
-        let mut rules = options.rules.clone();
+        let mut rules = vec![json!({"match": {"mountPoint": sandbox.join("sentinel-*")}, "mode": "observe"})];
+        rules.extend(options.rules.iter().cloned());
         // The agent sees the whole machine, other tests included.
         rules.push(json!({"match": {"mountPoint": "**"}, "mode": "ignore"}));
         // JSON is YAML.
