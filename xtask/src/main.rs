@@ -2,6 +2,7 @@
 
 mod agent;
 mod bench;
+mod build_ebpf;
 mod ci;
 mod demo;
 mod docs;
@@ -37,6 +38,8 @@ enum Task {
     /// Measure the project's targets on this machine
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Build the kernel object, or check that the committed one is what the source builds
+    BuildEbpf(build_ebpf::Options),
     /// Generate the reference pages in docs/, or check that they are up to date
     Docs(docs::Options),
     /// Run what a change has to pass
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => sandbox::run(inside, demo::PROFILE, |scratch| demo::run(&options, scratch)),
         Task::Test(options) => test::run(&options),
         Task::Bench(bench) => sandbox::run(inside, bench::PROFILE, |scratch| bench::run(&bench, scratch)),
+        Task::BuildEbpf(options) => build_ebpf::run(&options).map(|()| ExitCode::SUCCESS),
         Task::Docs(options) => docs::run(&options),
         Task::Ci => ci::run(),
     };

@@ -113,6 +113,8 @@ fn inner(dir: &Path, binaries: &Binaries) -> Result<bool> {
 }
 
 fn within(scratch: Scratch, task: impl FnOnce(&Scratch) -> Result<()>) -> Result<ExitCode> {
+    // Started through /proc/self/exe, it would be called "exe", also where the agent says who sent a signal.
+    prctl::set_name(c"xtask").context("cannot name the process")?;
     prctl::set_child_subreaper(true).context("cannot become a subreaper")?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
     let none: Option<&str> = None;

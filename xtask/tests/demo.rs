@@ -75,7 +75,8 @@ fn it_heals_and_leaves_nothing_twice_in_a_row() {
         let output = demo().output().unwrap();
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{out}\n{err}");
-        for told in ["kernel event", "decision", "SIGKILL from", "healed", "never a wrong file", "left behind: nothing"]
+        for told in
+            ["kernel event", "decision", "SIGKILL from xtask", "healed", "never a wrong file", "left behind: nothing"]
         {
             assert!(out.contains(told), "nothing about {told:?} in:\n{out}");
         }

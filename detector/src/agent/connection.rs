@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::healing::Healing;
 use super::launch::Launch;
-use crate::health::{Machine, Origin, State};
+use crate::health::{Machine, Origin, State, Verdict};
 use crate::model::{
     BackendKind, Boottime, ConnectionId, Daemon, Mount, NamespaceId, Transition, TransitionKind, TransitionMount,
 };
@@ -24,8 +24,10 @@ pub(super) struct Connection {
     pub source: Option<OsString>,
     /// The daemon that was last known to serve it.
     pub daemon: Option<Daemon>,
-    /// `ready` is told once its mounts are known.
-    pub ready_untold: bool,
+    /// What was decided, and when, before its mounts were known.
+    pub untold: Vec<(Boottime, Verdict)>,
+    /// Nobody was found to hold its descriptor, and it was asked for a sign of life for that.
+    pub sought: bool,
     /// When it was last probed because an application got an error.
     pub hinted: Option<Boottime>,
     /// Since when it is dead.
@@ -51,7 +53,8 @@ impl Connection {
             fs_type: None,
             source: None,
             daemon: None,
-            ready_untold: false,
+            untold: Vec::new(),
+            sought: false,
             hinted: None,
             died: None,
             healing: None,

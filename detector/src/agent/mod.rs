@@ -6,6 +6,7 @@
 
 mod answers;
 mod connection;
+mod daemons;
 mod event;
 mod healing;
 mod launch;
@@ -13,6 +14,7 @@ mod node;
 mod scan;
 mod shell;
 mod sources;
+mod telling;
 
 pub use event::{Action, Event, Found, Scope};
 pub use node::{Node, Setting, VfsErrors};

@@ -5,17 +5,15 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::connection::{Connection, transition_mount};
-use super::event::{Action, Event, Found, Scope};
+use super::connection::Connection;
+use super::daemons::HoldersAsked;
+use super::event::{Action, Event, Scope};
 use super::healing::Volume;
-use super::launch::Launch;
-use crate::health::{self, DaemonEnd, Effect, ExitSource, Input, Origin, State, Timer, Verdict};
+use super::telling::outcome_of;
+use crate::health::{self, DaemonEnd, ExitSource, Input, Origin, State, Timer};
 use crate::kernel::{AbortCall, KernelEvent};
-use crate::model::{
-    BackendKind, Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Mount, MountId, NamespaceId, Process,
-    Transition, TransitionKind,
-};
-use crate::mounts::{ChildMount, DaemonRecord};
+use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId};
+use crate::mounts::ChildMount;
 use crate::policy::{Decision, Mode, Policy, Subject};
 use crate::recovery::Features;
 use crate::worker::ProbeOutcome;
@@ -60,18 +58,18 @@ pub struct Node {
     /// How many connections had a number so far.
     epochs: HashMap<DeviceNumber, u64>,
     /// The daemons that are watched, and what they serve.
-    processes: HashMap<u32, HashSet<ConnectionId>>,
+    pub(super) processes: HashMap<u32, HashSet<ConnectionId>>,
     /// Processes that hold a descriptor of some connection, nobody knows which (no `fuse_connection` in fdinfo).
-    candidates: HashSet<u32>,
-    namespaces: BTreeMap<NamespaceId, u32>,
+    pub(super) candidates: HashSet<u32>,
+    pub(super) namespaces: BTreeMap<NamespaceId, u32>,
     /// Mounts that another one covers at the same place.
-    covered: HashSet<(NamespaceId, MountId)>,
+    pub(super) covered: HashSet<(NamespaceId, MountId)>,
     pub(super) children: Vec<ChildMount>,
     pub(super) volumes: HashMap<PathBuf, Volume>,
     /// Inputs that the handling of an event gave rise to.
-    pending: VecDeque<(ConnectionId, Input)>,
+    pub(super) pending: VecDeque<(ConnectionId, Input)>,
     pub(super) actions: Vec<Action>,
-    holders_asked: bool,
+    pub(super) holders: HoldersAsked,
     vfs_wanted: bool,
     /// The machine was looked at once.
     pub(super) looked: bool,
@@ -94,7 +92,7 @@ impl Node {
             volumes: HashMap::new(),
             pending: VecDeque::new(),
             actions: Vec::new(),
-            holders_asked: false,
+            holders: HoldersAsked::No,
             vfs_wanted: false,
             looked: false,
         }
@@ -106,7 +104,7 @@ impl Node {
             Event::Kernel(event) => self.kernel(now, event),
             Event::Lost => self.rebuild(),
             Event::Scanned { snapshot, scope } => self.scanned(now, *snapshot, scope),
-            Event::HoldersFound(holders) => self.holders_found(holders),
+            Event::HoldersFound(holders) => self.holders_found(now, holders),
             Event::AbortWritten { device, actor, at } => self.input_of(device, Input::AbortWritten { at, actor }),
             Event::ProcessEnded { pid, status, at } => self.process_ended(pid, status, at),
             Event::Remembered { pid, record } => self.remembered(pid, &record),
@@ -200,75 +198,6 @@ impl Node {
         }
     }
 
-    fn daemon_seen(&mut self, id: ConnectionId, process: Process) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Process { pid, comm } = process;
-        let daemon = Daemon { pid, comm, alive: true };
-        connection.daemon = Some(daemon.clone());
-        self.push(id, Input::DaemonSeen(daemon));
-        if self.processes.entry(pid).or_default().insert(id) {
-            self.actions.push(Action::WatchProcess { pid, device: id.device });
-        }
-    }
-
-    fn exited(&mut self, pid: u32, at: Boottime, source: ExitSource, end: Option<&DaemonEnd>) {
-        let Some(watched) = self.processes.get(&pid) else { return };
-        let connections: Vec<_> = watched.iter().copied().collect();
-        for id in connections {
-            if let Some(daemon) = self.connections.get_mut(&id).and_then(|known| known.daemon.as_mut()) {
-                daemon.alive &= daemon.pid != pid;
-            }
-            let stamped = source == ExitSource::Hook;
-            self.push(id, Input::DaemonExited { pid, at, stamped, source, end: end.cloned() });
-        }
-    }
-
-    fn process_ended(&mut self, pid: u32, status: Option<ExitStatus>, at: Boottime) {
-        let end = status.map(|status| DaemonEnd { status, sender: None, oom: false });
-        self.exited(pid, at, ExitSource::Pidfd, end.as_ref());
-        self.processes.remove(&pid);
-        self.actions.push(Action::ForgetProcess(pid));
-        if self.candidates.remove(&pid) {
-            for id in self.without_daemon() {
-                self.push(id, Input::AccessFailed { at });
-            }
-        }
-    }
-
-    fn remembered(&mut self, pid: u32, record: &DaemonRecord) {
-        let launch = Launch::of(record, self.setting.own);
-        if let Some(watched) = self.processes.get_mut(&pid) {
-            for id in watched.iter() {
-                if let Some(connection) = self.connections.get_mut(id) {
-                    connection.launch.get_or_insert_with(|| launch.clone());
-                }
-            }
-        }
-    }
-
-    fn holders_found(&mut self, holders: Found) {
-        self.holders_asked = false;
-        let ids: Vec<_> = self.connections.keys().copied().filter(|id| self.is_current(*id)).collect();
-        for id in ids {
-            let found = holders.by_connection.get(&id.device).cloned().unwrap_or_default();
-            let asked = self.connections.get_mut(&id).is_some_and(|known| std::mem::take(&mut known.asks_holders));
-            if asked {
-                self.push(id, Input::Holders(found.clone()));
-            }
-            for process in found {
-                self.daemon_seen(id, process);
-            }
-        }
-        let unattributed = holders.unattributed;
-        if let Some(device) = self.without_daemon().first().map(|id| id.device) {
-            for pid in unattributed {
-                if self.candidates.insert(pid) {
-                    self.actions.push(Action::WatchProcess { pid, device });
-                }
-            }
-        }
-    }
-
     fn vfs_error(&mut self, at: Boottime, pid: u32) {
         let dead = self.connections.values().filter(|known| known.is_down());
         let types: HashSet<_> = dead.filter_map(|known| known.fs_type.clone()).collect();
@@ -311,23 +240,12 @@ impl Node {
         }
     }
 
-    pub(super) fn ask_for_holders(&mut self) {
-        if !std::mem::replace(&mut self.holders_asked, true) {
-            self.actions.push(Action::FindHolders);
-        }
-    }
-
     pub(super) fn is_current(&self, id: ConnectionId) -> bool {
         self.current.get(&id.device) == Some(&id)
     }
 
     fn living(&self) -> Vec<ConnectionId> {
         self.connections.values().filter(|known| known.is_up()).map(|known| known.id).collect()
-    }
-
-    pub(super) fn without_daemon(&self) -> Vec<ConnectionId> {
-        let lonely = |known: &&Connection| known.is_up() && known.machine.daemons().next().is_none();
-        self.connections.values().filter(lonely).map(|known| known.id).collect()
     }
 
     fn input_of(&mut self, device: DeviceNumber, input: Input) {
@@ -354,88 +272,6 @@ impl Node {
         if std::mem::replace(&mut self.vfs_wanted, wanted) != wanted {
             self.actions.push(Action::WantVfsErrors(wanted));
         }
-    }
-
-    /// Feeds the machines until none has anything more to say.
-    pub(super) fn drain(&mut self, now: Boottime) {
-        while let Some((id, input)) = self.pending.pop_front() {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            for effect in connection.machine.on(now, input) {
-                self.effect(now, id, effect);
-            }
-        }
-    }
-
-    fn effect(&mut self, now: Boottime, id: ConnectionId, effect: Effect) {
-        match effect {
-            Effect::Probe => self.probe(now, id),
-            Effect::FindHolders => {
-                if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.asks_holders = true;
-                }
-                self.ask_for_holders();
-            }
-            Effect::Arm(timer, after) => self.actions.push(Action::Arm { connection: id, timer, after }),
-            Effect::Disarm(timer) => self.actions.push(Action::Disarm { connection: id, timer }),
-            Effect::Tell(verdict) => self.verdict(now, id, verdict),
-        }
-    }
-
-    fn probe(&mut self, now: Boottime, id: ConnectionId) {
-        let Some(connection) = self.connections.get(&id) else { return };
-        let covered = |mount: &Mount| self.covered.contains(&(mount.namespace, mount.id));
-        match connection.probe_target(self.setting.own, &covered, &self.namespaces) {
-            Some(target) => self.actions.push(Action::Probe { connection: id, target }),
-            None => {
-                let outcome = if connection.mounts.is_empty() {
-                    ProbeOutcome::Gone
-                } else {
-                    ProbeOutcome::Failed("no mount of it can be reached: others cover them".to_owned())
-                };
-                let first_look = connection.machine.state() == State::Created;
-                self.push(id, Input::Probed { outcome: outcome_of(outcome), at: now, first_look });
-            }
-        }
-    }
-
-    fn verdict(&mut self, now: Boottime, id: ConnectionId, verdict: Verdict) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        match verdict {
-            Verdict::Ready if connection.mounts.is_empty() => connection.ready_untold = true,
-            Verdict::Ready => self.ready(id),
-            Verdict::Hung(reason) => self.tell(id, TransitionKind::Hung(reason), None),
-            Verdict::Dead { reason, since, stamped } => {
-                connection.died = since;
-                let detection = since.filter(|_| stamped).map(|since| now.since(since));
-                let kind = TransitionKind::Dead(reason.clone());
-                self.tell(id, kind, detection);
-                self.died(now, id, &reason);
-            }
-            Verdict::Unmounted => self.tell(id, TransitionKind::Unmounted, None),
-            Verdict::Detached => self.tell(id, TransitionKind::Detached, None),
-        }
-    }
-
-    pub(super) fn ready(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.ready_untold = false;
-            self.tell(id, TransitionKind::Ready, None);
-            self.replacement_ready(id);
-        }
-    }
-
-    pub(super) fn tell(&mut self, id: ConnectionId, kind: TransitionKind, detection: Option<Duration>) {
-        let Some(connection) = self.connections.get(&id).filter(|known| !known.ignored) else { return };
-        let transition: Transition = connection.transition(kind, self.setting.backend, detection);
-        self.actions.push(Action::Tell(Box::new(transition)));
-    }
-
-    /// As [`Self::tell`], of these mounts: the connection has lost them meanwhile.
-    pub(super) fn tell_of(&mut self, id: ConnectionId, kind: TransitionKind, mounts: &[Mount]) {
-        let Some(connection) = self.connections.get(&id).filter(|known| !known.ignored) else { return };
-        let mut transition = connection.transition(kind, self.setting.backend, None);
-        transition.mounts = mounts.iter().map(transition_mount).collect();
-        self.actions.push(Action::Tell(Box::new(transition)));
     }
 
     /// What the policy says of a mount.
@@ -487,20 +323,5 @@ const fn abort_call(call: AbortCall) -> health::AbortCall {
     match call {
         AbortCall::Write => health::AbortCall::Write,
         AbortCall::Umount => health::AbortCall::Umount,
-    }
-}
-
-/// A worker's answer in the machine's words.
-fn outcome_of(outcome: ProbeOutcome) -> health::ProbeOutcome {
-    match outcome {
-        ProbeOutcome::Alive => health::ProbeOutcome::Alive,
-        ProbeOutcome::Dead { errno } => health::ProbeOutcome::Dead { errno },
-        ProbeOutcome::Gone => health::ProbeOutcome::Gone,
-        ProbeOutcome::TimedOut => health::ProbeOutcome::TimedOut,
-        ProbeOutcome::Denied => health::ProbeOutcome::Denied,
-        ProbeOutcome::Failed(why) => {
-            tracing::debug!(why, "a probe failed");
-            health::ProbeOutcome::Failed
-        }
     }
 }

@@ -64,12 +64,8 @@ impl Node {
             connection.ignored = ignored;
         }
         connection.set_mounts(mounts);
-        if connection.ready_untold && count > 0 {
-            self.ready(id);
-        } else if connection.ready_untold && scope == Scope::Own {
-            // It serves, but it isn't here: it was mounted in another namespace.
-            self.actions.push(Action::Scan(Scope::Everything));
-        } else if count == 0 && before > 0 {
+        self.tell_untold(id, scope);
+        if count == 0 && before > 0 {
             self.actions.push(Action::CheckControl(id));
         } else if count != before {
             self.push(id, Input::Mounts { count, control: true });

@@ -42,6 +42,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// The dead mounts that are left as they are.
     pub refused: Vec<Refused>,
+    /// The dead mounts that are no longer there.
+    pub gone: Vec<Mount>,
 }
 
 /// A dead mount that is left as it is.
@@ -143,7 +145,7 @@ pub enum Refusal {
 }
 
 /// Plans the recovery of `dead`, all in one mount namespace whose FUSE mounts are `all` and whose mounts on FUSE mounts are
-/// `children`. A dead mount that is no longer in `all` is planned for all the same: the step finds it gone.
+/// `children`.
 pub fn plan(
     dead: &[Mount],
     all: &[Mount],
@@ -151,8 +153,10 @@ pub fn plan(
     replacement: &Replacement,
     features: Features,
 ) -> Plan {
-    let table = Table { dead, all, children };
-    let mut plan = Plan::default();
+    let is_there = |dead: &Mount| all.iter().any(|mount| is_same(mount, dead));
+    let (dead, gone): (Vec<Mount>, Vec<Mount>) = dead.iter().cloned().partition(is_there);
+    let table = Table { dead: &dead, all, children };
+    let mut plan = Plan { gone, ..Plan::default() };
     for bottom in dead.iter().filter(|mount| !table.stands_on_dead(mount)) {
         let (mount, above) = table.dead_stack(bottom);
         match table.placement(bottom, &above, replacement, features) {
@@ -263,6 +267,11 @@ impl<'a> Table<'a> {
         }
         Ok(())
     }
+}
+
+/// The same mount, as far as a mount table tells: the kernel reuses all of this once the mount is gone.
+pub(super) fn is_same(mount: &Mount, other: &Mount) -> bool {
+    (mount.id, mount.device, &mount.mount_point) == (other.id, other.device, &other.mount_point)
 }
 
 fn stacked_on(upper: &Mount, lower: &Mount) -> bool {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::error::{RecoverError, Stage};
 use super::heal::{CloneSource, MountedHere, Outcome, heal};
 use super::launch::{Brought, Launcher};
-use super::plan::{Plan, Replacement, plan};
+use super::plan::{Plan, Replacement, is_same, plan};
 use super::wire::ProgressForm;
 use super::{Bring, RecoverJob, table};
 use crate::model::Mount;
@@ -66,10 +66,6 @@ fn served_by<'t>(dead: &Mount, table: &'t Parsed) -> Option<&'t Mount> {
     })
 }
 
-fn is_same(mount: &Mount, dead: &Mount) -> bool {
-    (mount.id, mount.device, &mount.mount_point) == (dead.id, dead.device, &dead.mount_point)
-}
-
 fn read_table() -> Result<Parsed, RecoverError> {
     table::own().map_err(RecoverError::kernel(Stage::ReadMounts, "/proc/self/mountinfo"))
 }
@@ -96,6 +92,9 @@ fn carry_out(
 ) -> bool {
     let mut healed = false;
     let index = |mount: &Mount| job.dead.iter().position(|dead| dead == mount);
+    for mount in plan.gone.iter().filter_map(index) {
+        report(ProgressForm::Gone { mount });
+    }
     for refused in &plan.refused {
         report(failed(index(&refused.mount), &RecoverError::from(refused.why.clone())));
     }

@@ -70,12 +70,18 @@ pub(crate) enum Looked {
 /// FUSE file system that hangs, this hangs, too, which is why only worker processes call it.
 pub(crate) fn see(path: &Path) -> Result<Seen, (Stage, Errno)> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let fd =
-        rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve).map_err(|e| (Stage::OpenMountPoint, raw(e)))?;
-    let found = stat(fd.as_fd(), StatxFlags::TYPE | StatxFlags::MNT_ID).map_err(|e| (Stage::Identify, raw(e)))?;
+    let open = |flags| rustix::fs::openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty(), resolve);
+    // Whether it is a directory is asked of the name cache, not of the file system, which may refuse to say.
+    let (opened, is_directory) = match open(OFlags::DIRECTORY) {
+        Err(rustix::io::Errno::NOTDIR) => (open(OFlags::empty()), false),
+        opened => (opened, true),
+    };
+    let fd = opened.map_err(|e| (Stage::OpenMountPoint, raw(e)))?;
+    // Asked for nothing, FUSE answers even those whom it doesn't serve (`fuse_getattr` in fs/fuse/dir.c); the device and
+    // the mount id come with every answer (`vfs_statx_path` in fs/stat.c).
+    let found = stat(fd.as_fd(), StatxFlags::empty()).map_err(|e| (Stage::Identify, raw(e)))?;
     let device = DeviceNumber { major: found.stx_dev_major, minor: found.stx_dev_minor };
-    Ok(Seen { fd, device, id: MountId(found.stx_mnt_id), is_directory: is_directory(&found) })
+    Ok(Seen { fd, device, id: MountId(found.stx_mnt_id), is_directory })
 }
 
 /// Looks whether the mount is still the visible one at its path.
@@ -86,9 +92,11 @@ pub(crate) fn look_at(target: &MountTarget) -> Result<Looked, RecoverError> {
         Err((_, Errno::ENOENT | Errno::ENOTDIR)) => return Ok(Looked::Gone),
         Err(error) => return Err(kernel(error)),
     };
-    let same_id = match target.unique_id {
-        Some(unique) => unique_id(seen.fd.as_fd()).map_err(|e| kernel((Stage::Identify, raw(e))))? == Some(unique),
-        None => seen.id == target.id,
+    let same_id = match target.unique_id.map(|wanted| (wanted, unique_id(seen.fd.as_fd()))) {
+        Some((wanted, Ok(Some(found)))) => wanted == found,
+        // An owner's mount refuses others this one answer: what is left is the id that is reused.
+        None | Some((_, Ok(None) | Err(rustix::io::Errno::ACCESS))) => seen.id == target.id,
+        Some((_, Err(errno))) => return Err(kernel((Stage::Identify, raw(errno)))),
     };
     Ok(if same_id && seen.device == target.device { Looked::Same(seen) } else { Looked::Gone })
 }
@@ -102,10 +110,6 @@ pub(crate) fn unique_id(fd: BorrowedFd<'_>) -> rustix::io::Result<Option<u64>> {
 fn stat(fd: BorrowedFd<'_>, mask: StatxFlags) -> rustix::io::Result<rustix::fs::Statx> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::from_bits_retain(AT_STATX_DONT_SYNC);
     rustix::fs::statx(fd, "", flags, mask)
-}
-
-fn is_directory(found: &rustix::fs::Statx) -> bool {
-    FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory
 }
 
 /// Clones the mount that the descriptor's file lies in, with that file as its root, into a mount that hangs nowhere.
@@ -124,7 +128,7 @@ pub(crate) fn clone_mount(root: BorrowedFd<'_>, relative: &Path) -> Result<(Owne
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let clone = rustix::mount::open_tree(from, "", flags).map_err(|e| (Stage::Clone, raw(e)))?;
     let found = stat(clone.as_fd(), StatxFlags::TYPE).map_err(|e| (Stage::Identify, raw(e)))?;
-    Ok((clone, is_directory(&found)))
+    Ok((clone, FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory))
 }
 
 /// Moves a detached mount beneath the one that is visible at `target`. The kernel puts it below the topmost mount there,

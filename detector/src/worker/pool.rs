@@ -103,19 +103,27 @@ impl Pool {
             return ProbeOutcome::Failed("the pool of workers is closed".to_owned());
         };
         let request = Request::from(&target);
-        // An idle worker can have been killed (by the OOM killer, say) since it was last used: a second one is tried.
-        let mut failure = None;
-        for _ in 0..2 {
-            match self.probe_once(&request, deadline).await {
-                Ok(outcome) => return outcome,
-                Err(error) => failure = Some(error),
-            }
-        }
-        ProbeOutcome::Failed(failure.map_or_else(String::new, |error| format!("no worker answers: {error}")))
+        let outcome = match self.take() {
+            Ok(worker) => self.probe_by(worker, &request, deadline).await,
+            Err(error) => Err(error),
+        };
+        // An idle worker can have been killed (by the OOM killer, say) since it was last used: a fresh one is tried.
+        let outcome = match outcome {
+            Ok(outcome) => return outcome,
+            Err(_) => match self.shared.spawn() {
+                Ok(worker) => self.probe_by(worker, &request, deadline).await,
+                Err(error) => Err(error),
+            },
+        };
+        outcome.unwrap_or_else(|error| ProbeOutcome::Failed(format!("no worker answers: {error}")))
     }
 
-    async fn probe_once(&self, request: &Request, deadline: Duration) -> io::Result<ProbeOutcome> {
-        let mut worker = self.take()?;
+    async fn probe_by(
+        &self,
+        mut worker: WorkerProcess,
+        request: &Request,
+        deadline: Duration,
+    ) -> io::Result<ProbeOutcome> {
         let exchange = async {
             worker.send(request).await?;
             worker.receive::<Reply>().await
@@ -211,8 +219,10 @@ impl Pool {
     fn give_back(&self, mut worker: WorkerProcess) {
         worker.done();
         let mut idle = self.shared.idle();
-        if idle.len() < self.shared.config.keep_idle.max(1) {
-            idle.push(worker);
+        idle.push(worker);
+        // As long as others wait for their turn none is dismissed: the next one would have to start one.
+        if self.shared.probes.available_permits() > 0 {
+            idle.truncate(self.shared.config.keep_idle.max(1));
         }
     }
 }

@@ -130,6 +130,14 @@ fn an_interrupted_attempt_is_finished_not_repeated() {
     }
 }
 
+/// The device number of a dead mount that is gone can be the replacement's by now.
+#[test]
+fn what_is_no_longer_mounted_is_gone() {
+    let dead = [mount(10, 1, 90, "/m"), mount(11, 1, 90, "/n")];
+    let plan = plan(&dead, &[mount(10, 1, 90, "/new")], &[], &replacement(), NEW);
+    assert_eq!((plan.gone.as_slice(), plan.steps.len(), plan.refused.len()), (dead.as_slice(), 0, 0));
+}
+
 #[test]
 fn another_source_is_refused() {
     let dead = [mount(10, 1, 50, "/m")];

@@ -1,0 +1,121 @@
+//! Who serves which connection: learnt from replies, from fdinfo, forgotten at their end.
+
+use super::connection::Connection;
+use super::event::{Action, Found};
+use super::launch::Launch;
+use super::node::Node;
+use crate::health::{DaemonEnd, ExitSource, Input};
+use crate::model::{Boottime, ConnectionId, Daemon, ExitStatus, Process};
+use crate::mounts::DaemonRecord;
+
+/// Whether a look for the holders of descriptors is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HoldersAsked {
+    No,
+    Once,
+    /// And another one is wanted, since it may have begun before what is looked for was there.
+    Again,
+}
+
+impl Node {
+    pub(super) fn daemon_seen(&mut self, id: ConnectionId, process: Process) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Process { pid, comm } = process;
+        let daemon = Daemon { pid, comm, alive: true };
+        connection.daemon = Some(daemon.clone());
+        self.push(id, Input::DaemonSeen(daemon));
+        if self.processes.entry(pid).or_default().insert(id) {
+            self.actions.push(Action::WatchProcess { pid, device: id.device });
+        }
+    }
+
+    pub(super) fn exited(&mut self, pid: u32, at: Boottime, source: ExitSource, end: Option<&DaemonEnd>) {
+        let Some(watched) = self.processes.get(&pid) else { return };
+        let connections: Vec<_> = watched.iter().copied().collect();
+        for id in connections {
+            if let Some(daemon) = self.connections.get_mut(&id).and_then(|known| known.daemon.as_mut()) {
+                daemon.alive &= daemon.pid != pid;
+            }
+            let stamped = source == ExitSource::Hook;
+            self.push(id, Input::DaemonExited { pid, at, stamped, source, end: end.cloned() });
+        }
+    }
+
+    pub(super) fn process_ended(&mut self, pid: u32, status: Option<ExitStatus>, at: Boottime) {
+        let end = status.map(|status| DaemonEnd { status, sender: None, oom: false });
+        self.exited(pid, at, ExitSource::Pidfd, end.as_ref());
+        self.processes.remove(&pid);
+        self.actions.push(Action::ForgetProcess(pid));
+        if self.candidates.remove(&pid) {
+            for id in self.without_daemon() {
+                self.push(id, Input::AccessFailed { at });
+            }
+        }
+    }
+
+    pub(super) fn remembered(&mut self, pid: u32, record: &DaemonRecord) {
+        let launch = Launch::of(record, self.setting.own);
+        if let Some(watched) = self.processes.get_mut(&pid) {
+            for id in watched.iter() {
+                if let Some(connection) = self.connections.get_mut(id) {
+                    connection.launch.get_or_insert_with(|| launch.clone());
+                }
+            }
+        }
+    }
+
+    pub(super) fn holders_found(&mut self, now: Boottime, holders: Found) {
+        let again = std::mem::replace(&mut self.holders, HoldersAsked::No) == HoldersAsked::Again;
+        let lonely = self.without_daemon();
+        let ids: Vec<_> = self.connections.keys().copied().filter(|id| self.is_current(*id)).collect();
+        for id in ids {
+            let found = holders.by_connection.get(&id.device).cloned().unwrap_or_default();
+            let asked = self.connections.get_mut(&id).is_some_and(|known| std::mem::take(&mut known.asks_holders));
+            if asked {
+                self.push(id, Input::Holders(found.clone()));
+            }
+            // Who else holds the descriptor of a connection whose daemon is known may be a child that merely inherited it.
+            if lonely.contains(&id) {
+                self.found_daemons(now, id, found, holders.unattributed.is_empty());
+            }
+        }
+        if again {
+            self.ask_for_holders();
+        }
+        let unattributed = holders.unattributed;
+        if let Some(device) = self.without_daemon().first().map(|id| id.device) {
+            for pid in unattributed {
+                if self.candidates.insert(pid) {
+                    self.actions.push(Action::WatchProcess { pid, device });
+                }
+            }
+        }
+    }
+
+    /// Nobody at all holds the descriptor of a connection that is mounted: its daemon died before it was found, or it
+    /// can't be seen from here. One probe tells.
+    fn found_daemons(&mut self, now: Boottime, id: ConnectionId, found: Vec<Process>, complete: bool) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if found.is_empty() && complete && !std::mem::replace(&mut connection.sought, true) {
+            self.push(id, Input::AccessFailed { at: now });
+        }
+        for process in found {
+            self.daemon_seen(id, process);
+        }
+    }
+
+    pub(super) fn ask_for_holders(&mut self) {
+        self.holders = match self.holders {
+            HoldersAsked::No => {
+                self.actions.push(Action::FindHolders);
+                HoldersAsked::Once
+            }
+            HoldersAsked::Once | HoldersAsked::Again => HoldersAsked::Again,
+        };
+    }
+
+    pub(super) fn without_daemon(&self) -> Vec<ConnectionId> {
+        let lonely = |known: &&Connection| known.is_up() && known.machine.daemons().next().is_none();
+        self.connections.values().filter(lonely).map(|known| known.id).collect()
+    }
+}
