@@ -33,7 +33,11 @@ fn abort_file(sandbox: &Sandbox) {
     let actor = shell(sandbox, &format!("echo 1 > {}", abort_file_of(sandbox, &daemon.device()).display()));
 
     let dead = agent.wait("dead", path);
-    assert_eq!(dead.at("/reason"), &json!({"kind": "adminAbort", "actor": {"pid": actor, "comm": "sh"}}), "{dead}");
+    assert_eq!(dead.text("/reason/kind"), "adminAbort", "{dead}");
+    assert_eq!(dead.number("/reason/actor/pid"), Some(u64::from(actor)), "{dead}");
+    // Without hooks, the name of a process that has ended since is unknown, and left out.
+    let name = dead.at("/reason/actor/comm").as_str();
+    assert!(name == Some("sh") || name.is_none() && sandbox.backend() == Backend::Portable, "{dead}");
     assert_eq!(dead.at("/daemon"), &json!({"pid": daemon.pid(), "comm": "steerfs", "alive": true}), "{dead}");
     // On purpose is on purpose: healed only if the policy says so.
     assert_eq!(agent.seen_until_sentinel(|event| event.is("recovering", path)), []);

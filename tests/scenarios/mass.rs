@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -19,11 +20,15 @@ const DEFAULT_COUNT: usize = 300;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn one_daemon_with_many_mounts_and_many_daemons_with_one(sandbox: &Sandbox) {
+    // One backend at a time: either takes all of a small machine.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let count = std::env::var(COUNT).ok().map_or(DEFAULT_COUNT, |text| text.parse().expect(COUNT));
     let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
     let (daemons, paths) = start(sandbox, count);
     for path in &paths {
-        agent.wait_within(PATIENCE, "ready", |event| event.is("ready", path));
+        let what = format!("ready at {}", path.display());
+        agent.wait_within(PATIENCE, &what, |event| event.is("ready", path));
     }
     let before = Before::look(&paths);
 

@@ -68,8 +68,7 @@ fn command_fails_then_blocks(sandbox: &Sandbox) {
 fn check_failures(failures: &[Event]) {
     let delays: Vec<u64> = failures.iter().filter_map(|event| event.number("/retryInMillis")).collect();
     assert!(delays.len() >= 3 && delays.windows(2).all(|pair| pair[0] < pair[1]), "back-off grows: {delays:?}");
-    for (failure, said) in failures.iter().zip(["7", "7", "2"]) {
-        // The exit code of the command, or after how many seconds it was given up.
+    for (failure, said) in failures.iter().zip(["code 7", "code 7", "in time"]) {
         assert!(failure.text("/error").contains(said), "{failure}");
         assert_eq!(failure.text("/strategy"), "command", "{failure}");
     }
@@ -148,10 +147,10 @@ fn binds_keep_root_and_flags(sandbox: &Sandbox) {
 fn command_heals(sandbox: &Sandbox) {
     let path = sandbox.mount_point("mnt");
     let settings = json!({
-        "mode": "heal", "strategy": "command", "command": [steerfs::program(), path, "--source", "second"],
+        "mode": "heal", "strategy": "command", "command": [steerfs::program(), path, "--source", "share"],
     });
     let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "mnt", settings));
-    let daemon = Steerfs::mount_on(sandbox, &path, &["--source", "first"]);
+    let daemon = Steerfs::mount_on(sandbox, &path, &["--source", "share"]);
     agent.wait("ready", &path);
     let (before, reader) = (Before::look(std::slice::from_ref(&path)), Reader::start(&path.join("hello")));
     daemon.kill(Signal::SIGKILL);

@@ -27,8 +27,9 @@ use crate::wait::{self, PATIENCE};
 /// Names the program under test, if it is not beside the test programs.
 const BINARY: &str = "FUSE_DETECTOR_BIN";
 
-/// How much of the agent's log is shown when a test fails.
+/// How much of the agent's log, and how many of its last events, are shown when a test fails.
 const LOG_LINES: usize = 40;
+const SHOWN_EVENTS: usize = 60;
 
 /// How the agent is started.
 #[derive(Debug, Clone)]
@@ -95,7 +96,8 @@ impl<'a> Agent<'a> {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let (policy, log) =
             (sandbox.join(format!("policy-{serial}.yaml")), sandbox.join(format!("agent-{serial}.log")));
-        let mut rules = options.rules.clone();
+        let mut rules = vec![json!({"match": {"mountPoint": sandbox.join("sentinel-*")}, "mode": "observe"})];
+        rules.extend(options.rules.iter().cloned());
         // The agent sees the whole machine, other tests included.
         rules.push(json!({"match": {"mountPoint": "**"}, "mode": "ignore"}));
         // JSON is YAML.
@@ -224,8 +226,13 @@ impl<'a> Agent<'a> {
     /// Always.
     pub fn fail(&mut self, message: &str) -> ! {
         self.seen.extend(self.events.try_iter());
-        let events: Vec<String> = self.seen.iter().map(ToString::to_string).collect();
-        panic!("{message}\n--- events:\n{}\n--- log:\n{}", events.join("\n"), tail(&self.log))
+        let omitted = self.seen.len().saturating_sub(SHOWN_EVENTS);
+        let events: Vec<String> = self.seen.iter().skip(omitted).map(ToString::to_string).collect();
+        panic!(
+            "{message}\n--- events, {omitted} earlier ones left out:\n{}\n--- log:\n{}",
+            events.join("\n"),
+            tail(&self.log)
+        )
     }
 }
 

@@ -120,12 +120,18 @@ const INTERRUPT: Signal = Signal::SIGUSR1;
 
 extern "C" fn ignore(_: libc::c_int) {}
 
-/// Makes [`INTERRUPT`] end a system call with EINTR (no `SA_RESTART`), and keeps SIGTERM for [`end_on_term`].
+/// Makes [`INTERRUPT`] end a system call with EINTR (no `SA_RESTART`), and keeps SIGTERM for [`end_on_term`]. Rust's
+/// handlers for stack overflow go: they survive the first SIGSEGV that somebody sends, which here shall kill.
 /// To be called before any thread is started: they inherit the mask.
 pub fn prepare_signals(mode: ExitMode) -> nix::Result<()> {
     let action = SigAction::new(SigHandler::Handler(ignore), SaFlags::empty(), SigSet::empty());
     // SAFETY: the handler touches nothing, so it may run at any moment.
     unsafe { sigaction(INTERRUPT, &action) }?;
+    for signal in [Signal::SIGSEGV, Signal::SIGBUS] {
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: the default action runs no code of ours.
+        unsafe { sigaction(signal, &default) }?;
+    }
     if mode == ExitMode::UnmountOnTerm {
         SigSet::from(Signal::SIGTERM).thread_block()?;
     }
