@@ -276,7 +276,9 @@ impl Node {
         let checking: Vec<_> = self.connections.values().filter(checking).map(|known| known.id).collect();
         for id in checking {
             let left = self.to_heal(id);
-            let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { continue };
+            let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else {
+                continue;
+            };
             healing.rounds += 1;
             if left.is_empty() {
                 self.recovered(id);
