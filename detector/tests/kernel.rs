@@ -245,7 +245,7 @@ async fn a_daemons_own_errors_are_counted_and_no_abort() {
     assert!(connection.sent >= 3 && connection.ended == connection.sent && connection.last_end.is_some());
     assert_eq!(connection.in_flight, 0);
 
-    watch.kernel.forget_connection(fs.device);
+    watch.kernel.forget(&[].into(), &[fs.device].into());
     assert_eq!(watch.kernel.counters().aborted(fs.device), None);
     assert!(counters.request_errors().iter().all(|(device, ..)| *device != fs.device));
     kill_from_shell(&fs, "KILL");

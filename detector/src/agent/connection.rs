@@ -39,6 +39,8 @@ pub(super) struct Connection {
     pub asks_holders: bool,
     /// It was asked for a first sign of life.
     pub looked_at: bool,
+    /// Others cover all its mounts: nobody can reach it by a path, to use it or to probe it.
+    pub hidden: bool,
     /// The policy says to leave it alone.
     pub ignored: bool,
 }
@@ -61,6 +63,7 @@ impl Connection {
             launch: None,
             asks_holders: false,
             looked_at: false,
+            hidden: false,
             ignored: false,
         }
     }
@@ -77,7 +80,7 @@ impl Connection {
 
     /// It may serve, or serve again.
     pub fn is_up(&self) -> bool {
-        matches!(self.machine.state(), State::Created | State::Ready | State::Hung)
+        !self.hidden && matches!(self.machine.state(), State::Created | State::Ready | State::Hung)
     }
 
     /// It is dead and still mounted.

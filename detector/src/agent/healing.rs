@@ -275,7 +275,9 @@ impl Node {
         let checking = |known: &&Connection| known.healing.as_ref().is_some_and(|it| it.stage == Stage::Checking);
         let checking: Vec<_> = self.connections.values().filter(checking).map(|known| known.id).collect();
         for id in checking {
-            let left = self.to_heal(id);
+            // A dead mount that a healthy one covers is a guard, or a driver's own doing: nobody sees it.
+            let mut left = self.to_heal(id);
+            left.retain(|mount| !self.is_covered(mount));
             let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else {
                 continue;
             };

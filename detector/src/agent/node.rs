@@ -279,6 +279,11 @@ impl Node {
         self.policy.decide(&Subject { mount_point: &mount.mount_point, fs_type: &mount.fs_type, source: &mount.source })
     }
 
+    /// Whether another mount hangs on the very same place, so that its path leads elsewhere.
+    pub(super) fn is_covered(&self, mount: &Mount) -> bool {
+        self.covered.contains(&(mount.namespace, mount.id))
+    }
+
     pub(super) fn is_ignored(&self, mounts: &[Mount]) -> bool {
         !mounts.is_empty() && mounts.iter().all(|mount| self.decision(mount).mode == Mode::Ignore)
     }

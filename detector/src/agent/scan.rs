@@ -58,12 +58,14 @@ impl Node {
             return;
         }
         let ignored = self.is_ignored(&mounts);
+        let hidden = !mounts.is_empty() && mounts.iter().all(|mount| self.is_covered(mount));
         let id = self.current_or_new(device);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let before = connection.mounts.len();
         let count = mounts.len();
         if count > 0 {
             connection.ignored = ignored;
+            connection.hidden = hidden;
         }
         connection.set_mounts(mounts);
         self.tell_untold(id, scope);
@@ -82,7 +84,9 @@ impl Node {
         let ids: Vec<ConnectionId> = self
             .connections
             .values_mut()
-            .filter(|known| unknown(known.machine.state()) && !known.mounts.is_empty() && !known.ignored)
+            .filter(|known| {
+                unknown(known.machine.state()) && !known.mounts.is_empty() && !known.ignored && !known.hidden
+            })
             .filter(|_| !told_by_hooks)
             .filter_map(|known| (!std::mem::replace(&mut known.looked_at, true)).then_some(known.id))
             .collect();

@@ -1,7 +1,7 @@
 //! The one task that owns the state: it takes what comes, feeds the [`Node`], and carries out what the node asks for.
 //! Nothing here waits for anything but the next event.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::node::{Node, Setting, VfsErrors};
 use super::sources::{self, Looker, Message, Queue};
 use crate::health::Timer;
 use crate::kernel::{Counters, Detection, EventStream, HookStatus, Kernel, KernelEvent};
-use crate::model::{Boottime, ConnectionId, Transition, TransitionKind};
+use crate::model::{Boottime, ConnectionId, DeviceNumber, Transition, TransitionKind};
 use crate::mounts::{AbortWatch, ControlFs, MountWatch};
 use crate::policy::Policy;
 use crate::recovery::{Features, RecoverJob};
@@ -32,6 +32,9 @@ const VFS_ERRORS_DELAY: Duration = Duration::from_millis(500);
 
 /// How often the errors that applications got are read while there are any.
 const VFS_ERRORS_DRAIN: Duration = Duration::from_millis(200);
+
+/// The kernel programs keep what is gone for this long.
+const FORGET_DELAY: Duration = Duration::from_secs(1);
 
 /// What the agent needs to start.
 pub struct Options {
@@ -86,6 +89,8 @@ pub struct Shell {
     timers: HashMap<(ConnectionId, Timer), AbortHandle>,
     processes: HashMap<u32, AbortHandle>,
     lost: u64,
+    /// Daemons and connections that the kernel programs may forget.
+    forgotten: (HashSet<u32>, HashSet<DeviceNumber>),
     /// By process, the file system type that its errors are counted for.
     pub(super) attributed: HashMap<u32, Option<String>>,
     draining: bool,
@@ -134,6 +139,7 @@ impl Shell {
             timers: HashMap::new(),
             processes: HashMap::new(),
             lost: 0,
+            forgotten: Default::default(),
             attributed: HashMap::new(),
             draining: false,
         })
@@ -200,6 +206,7 @@ impl Shell {
             Message::Calm => self.looker.calm(),
             Message::LookOver(scanner) => self.looker.over(scanner),
             Message::VfsErrorsDue => self.follow_vfs_wish(),
+            Message::ForgetDue => self.forget(),
             Message::DrainVfsErrors => {
                 self.draining = false;
                 self.drain_vfs_errors();
@@ -230,17 +237,15 @@ impl Shell {
                 self.processes.entry(pid).or_insert_with(|| sources::watch_process(pid, self.queue.clone()));
             }
             Action::ForgetProcess(pid) => {
-                if let Some(kernel) = &mut self.kernel {
-                    kernel.forget_daemon(pid);
-                }
+                self.forget_later();
+                self.forgotten.0.insert(pid);
                 if let Some(watch) = self.processes.remove(&pid) {
                     watch.abort();
                 }
             }
             Action::ForgetConnection(device) => {
-                if let Some(kernel) = &mut self.kernel {
-                    kernel.forget_connection(device);
-                }
+                self.forget_later();
+                self.forgotten.1.insert(device);
             }
             Action::Arm { connection, timer, after } => self.arm(connection, timer, after),
             Action::Disarm { connection, timer } => {
@@ -310,6 +315,23 @@ impl Shell {
                 let _ = queue.send(Event::Progress { connection, progress }.into());
             }
         });
+    }
+
+    /// Many can end at once, and each forgetting walks through the kernel's maps: they are forgotten together.
+    fn forget_later(&self) {
+        if self.forgotten.0.is_empty() && self.forgotten.1.is_empty() {
+            self.send_later(FORGET_DELAY, Message::ForgetDue);
+        }
+    }
+
+    fn forget(&mut self) {
+        let (mut pids, mut devices) = std::mem::take(&mut self.forgotten);
+        // Numbers are reused: what serves or is served again by now stays.
+        pids.retain(|pid| !self.processes.contains_key(pid));
+        devices.retain(|device| self.node.current(*device).is_none());
+        if let Some(kernel) = &mut self.kernel {
+            kernel.forget(&pids, &devices);
+        }
     }
 
     fn follow_vfs_wish(&mut self) {

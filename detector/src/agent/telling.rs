@@ -37,7 +37,7 @@ impl Node {
 
     pub(super) fn probe(&mut self, now: Boottime, id: ConnectionId) {
         let Some(connection) = self.connections.get(&id) else { return };
-        let covered = |mount: &Mount| self.covered.contains(&(mount.namespace, mount.id));
+        let covered = |mount: &Mount| self.is_covered(mount);
         match connection.probe_target(self.setting.own, &covered, &self.namespaces) {
             Some(target) => self.actions.push(Action::Probe { connection: id, target }),
             None => {

@@ -64,20 +64,22 @@ impl Maps {
         }
     }
 
-    /// Removes a daemon, and which connections it served.
-    pub fn forget_daemon(&self, tgid: u32) {
-        // It is not there any more when its exit was told.
-        let _ = lock(&self.daemons).remove(&tgid);
-        remove_if(&self.served, |Plain(key)| key.tgid == tgid);
-    }
-
-    /// Removes what is kept under a device number.
-    pub fn forget_connection(&self, device: u32) {
-        // It is not there when no request was ever seen.
-        let _ = lock(&self.connections).remove(&device);
-        remove_if(&self.served, |Plain(key)| key.device == device);
-        remove_if(&self.request_errors, |Plain(key)| key.device == device);
-        self.settle(device, Boottime::now());
+    /// Removes daemons and what they served, and what is kept under device numbers. The maps are gone through once, however
+    /// many there are: a thousand can end at once.
+    pub fn forget(&self, tgids: &HashSet<u32>, devices: &HashSet<u32>) {
+        for tgid in tgids {
+            // It is not there any more when its exit was told.
+            let _ = lock(&self.daemons).remove(tgid);
+        }
+        for device in devices {
+            // It is not there when no request was ever seen.
+            let _ = lock(&self.connections).remove(device);
+            self.settle(*device, Boottime::now());
+        }
+        remove_if(&self.served, |Plain(key)| tgids.contains(&key.tgid) || devices.contains(&key.device));
+        if !devices.is_empty() {
+            remove_if(&self.request_errors, |Plain(key)| devices.contains(&key.device));
+        }
     }
 
     fn settle(&self, device: u32, before: Boottime) {

@@ -16,6 +16,7 @@ mod load;
 mod log;
 mod plain;
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
@@ -199,14 +200,10 @@ impl Kernel {
         self.maps.watch(pid, device.map(DeviceNumber::to_kernel)).map_err(io::Error::other)
     }
 
-    /// Forgets a daemon that is gone, or serves nothing any more.
-    pub fn forget_daemon(&mut self, pid: u32) {
-        self.maps.forget_daemon(pid);
-    }
-
-    /// Forgets what was counted for a connection that is gone.
-    pub fn forget_connection(&mut self, device: DeviceNumber) {
-        self.maps.forget_connection(device.to_kernel());
+    /// Forgets daemons that are gone or serve nothing any more, and what was counted for connections that are gone. Costs a
+    /// walk through the maps, so it is better called once for many.
+    pub fn forget(&mut self, daemons: &HashSet<u32>, connections: &HashSet<DeviceNumber>) {
+        self.maps.forget(daemons, &connections.iter().map(|device| device.to_kernel()).collect());
     }
 
     /// Attaches or detaches the program that watches every system call's result. Does nothing when it is so already. A

@@ -64,7 +64,7 @@ impl ExitStatus {
     pub const fn from_wait_status(status: u32) -> Self {
         match status & 0x7f {
             0 => Self::Code(((status >> 8) & 0xff) as u8),
-            signal => Self::Signal(Signal(signal as u8)),
+            signal => Self::Signal(Signal((signal & 0x7f) as u8)),
         }
     }
 }

@@ -1,6 +1,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::errno::Errno;
+use rustix::fs::{AtFlags, StatxFlags};
 
 use super::owner::as_owner;
 use super::protocol::ProbeForm;
@@ -54,12 +55,30 @@ pub(crate) enum AskError {
 /// Asks the file system's daemon for its size: fstatfs(2) has no cache to answer from, unlike stat(2), which can succeed on
 /// a dead mount. Blocks for as long as the daemon pleases.
 pub(crate) fn ask(file: BorrowedFd<'_>, owner: Option<(u32, u32)>) -> Result<(), AskError> {
-    let statfs = || rustix::fs::fstatfs(file).map(drop);
     let answer = match owner {
-        Some(owner) => as_owner(owner, statfs).map_err(AskError::Owner)?,
-        None => statfs(),
+        Some(owner) => as_owner(owner, || answers(file)).map_err(AskError::Owner)?,
+        None => answers(file),
     };
     answer.map_err(|errno| AskError::Answer(Errno::from_raw(errno.raw_os_error())))
+}
+
+/// A daemon can answer statfs with ENOTCONN itself, so an error of a dead connection has to be confirmed by another
+/// request: the kernel refuses them all. Forced, statx(2) does not answer from the cache.
+fn answers(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let first = rustix::fs::fstatfs(file).map(drop);
+    if !first.is_err_and(is_of_the_dead) {
+        return first;
+    }
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    match rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS) {
+        Err(errno) if is_of_the_dead(errno) => first,
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn is_of_the_dead(errno: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)
 }
 
 /// The worker's half of a probe.
