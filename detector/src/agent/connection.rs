@@ -26,6 +26,8 @@ pub(super) struct Connection {
     pub daemon: Option<Daemon>,
     /// What was decided, and when, before its mounts were known.
     pub untold: Vec<(Boottime, Verdict)>,
+    /// It is known who serves it, and how that was started, as far as it can be known.
+    pub introduced: bool,
     /// Nobody was found to hold its descriptor, and it was asked for a sign of life for that.
     pub sought: bool,
     /// When it was last probed because an application got an error.
@@ -56,6 +58,7 @@ impl Connection {
             source: None,
             daemon: None,
             untold: Vec::new(),
+            introduced: false,
             sought: false,
             hinted: None,
             died: None,
@@ -105,6 +108,8 @@ impl Connection {
 
     /// What happened to it, as it is told.
     pub fn transition(&self, kind: TransitionKind, backend: BackendKind, detection: Option<Duration>) -> Transition {
+        // Who is dead without a mount, after `umount -l`, hurts nobody there any more.
+        let mounts = if matches!(kind, TransitionKind::Dead(_)) { &self.mounts } else { self.known_mounts() };
         Transition {
             kind,
             connection: self.id,
@@ -114,7 +119,7 @@ impl Connection {
             daemon: self.daemon.clone(),
             detection,
             aborted_requests: None,
-            mounts: self.known_mounts().iter().map(transition_mount).collect(),
+            mounts: mounts.iter().map(transition_mount).collect(),
         }
     }
 

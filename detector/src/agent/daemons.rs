@@ -53,14 +53,14 @@ impl Node {
         }
     }
 
-    pub(super) fn remembered(&mut self, pid: u32, record: &DaemonRecord) {
-        let launch = Launch::of(record, self.setting.own);
-        if let Some(watched) = self.processes.get_mut(&pid) {
-            for id in watched.iter() {
-                if let Some(connection) = self.connections.get_mut(id) {
-                    connection.launch.get_or_insert_with(|| launch.clone());
-                }
+    pub(super) fn remembered(&mut self, pid: u32, record: Option<&DaemonRecord>) {
+        let launch = record.map(|record| Launch::of(record, self.setting.own));
+        let served: Vec<_> = self.processes.get(&pid).into_iter().flatten().copied().collect();
+        for id in served {
+            if let (Some(connection), Some(launch)) = (self.connections.get_mut(&id), &launch) {
+                connection.launch.get_or_insert_with(|| launch.clone());
             }
+            self.introduce(id);
         }
     }
 
@@ -96,8 +96,11 @@ impl Node {
     /// can't be seen from here. One probe tells.
     fn found_daemons(&mut self, now: Boottime, id: ConnectionId, found: Vec<Process>, complete: bool) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if found.is_empty() && complete && !std::mem::replace(&mut connection.sought, true) {
+        if found.is_empty() && !complete {
+            self.introduce(id);
+        } else if found.is_empty() && !std::mem::replace(&mut connection.sought, true) {
             self.push(id, Input::AccessFailed { at: now });
+            self.introduce(id);
         }
         for process in found {
             self.daemon_seen(id, process);
@@ -115,7 +118,7 @@ impl Node {
     }
 
     pub(super) fn without_daemon(&self) -> Vec<ConnectionId> {
-        let lonely = |known: &&Connection| known.is_up() && known.machine.daemons().next().is_none();
+        let lonely = |known: &&Connection| known.is_up() && !known.machine.daemons().any(|daemon| daemon.alive);
         self.connections.values().filter(lonely).map(|known| known.id).collect()
     }
 }

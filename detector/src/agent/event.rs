@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::health::Timer;
 use crate::kernel::KernelEvent;
-use crate::model::{Boottime, ConnectionId, DeviceNumber, ExitStatus, Process, Transition};
+use crate::model::{Boottime, ConnectionId, DeviceNumber, ExitStatus, NamespaceId, Process, Transition};
 use crate::mounts::{DaemonRecord, Snapshot};
 use crate::recovery::{Progress, RecoverJob};
 use crate::worker::{ProbeOutcome, ProbeTarget};
@@ -41,6 +41,8 @@ pub enum Event {
         snapshot: Box<Snapshot>,
         /// What it covered.
         scope: Scope,
+        /// When it began: it says nothing of what came later.
+        began: Boottime,
     },
     /// A look at who holds `/dev/fuse` descriptors was completed.
     HoldersFound(Found),
@@ -66,8 +68,8 @@ pub enum Event {
     Remembered {
         /// Of whom.
         pid: u32,
-        /// The record.
-        record: Box<DaemonRecord>,
+        /// The record; `None` where it can't be read.
+        record: Option<Box<DaemonRecord>>,
     },
     /// A probe ended.
     Probed {
@@ -97,6 +99,8 @@ pub enum Event {
         /// Of which connection.
         connection: ConnectionId,
     },
+    /// A daemon was started in a mount namespace made for it.
+    PrivateNamespace(NamespaceId),
     /// A recovery goes on.
     Progress {
         /// Of which connection.

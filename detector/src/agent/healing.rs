@@ -7,7 +7,7 @@ use super::connection::Connection;
 use super::event::{Action, Scope};
 use super::node::Node;
 use crate::health::Input;
-use crate::model::{Boottime, ConnectionId, DeviceNumber, Mount, Reason, Recovery, TransitionKind};
+use crate::model::{Boottime, ConnectionId, DeviceNumber, Mount, Process, Reason, Recovery, TransitionKind};
 use crate::policy::{Access, Backoff, Decision, Mode, OnAbort, StrategyChoice};
 use crate::recovery::{self, BackoffSettings, Bring, FlapWatch, Progress, RecoverJob, Strategy};
 
@@ -182,8 +182,13 @@ impl Node {
         if dead.is_empty() {
             return;
         }
+        let mut existing = None;
         let (bring, deadline) = match (replacement, healing.strategy) {
-            (Some(mount), _) => (Bring::Existing(mount), HEAL_DEADLINE),
+            (Some(mount), _) => {
+                // It was seen to serve just now, or while the last attempt was under way.
+                existing = Some((mount.device, self.now));
+                (Bring::Existing(mount), HEAL_DEADLINE)
+            }
             (None, Strategy::Rebind) => return healing.stage = Stage::Waiting,
             (None, Strategy::Respawn) => match &connection.launch {
                 Some(launch) => (Bring::Respawn(launch.spec.clone()), RESPAWN_DEADLINE + HEAL_DEADLINE),
@@ -202,6 +207,7 @@ impl Node {
             },
         };
         healing.begin_attempt();
+        healing.ready = healing.ready.or(existing);
         let job = RecoverJob { bring, dead, features: self.setting.features, deadline };
         self.push(id, Input::RecoveryStarted);
         self.actions.push(Action::Recover { connection: id, job: Box::new(job) });
@@ -241,8 +247,12 @@ impl Node {
         let Some(healing) = &mut connection.healing else { return };
         match progress {
             Progress::Launched { pid } => tracing::debug!(connection = %id, pid, "replacement started"),
-            Progress::Ready { device, at, pid: _ } => {
+            Progress::Ready { device, at, pid } => {
                 healing.ready.get_or_insert((device, at));
+                let replacement = self.current_or_new(device);
+                if let Some(pid) = pid.filter(|_| self.without_daemon().contains(&replacement)) {
+                    self.daemon_seen(replacement, Process { pid, comm: crate::mounts::comm(pid) });
+                }
             }
             Progress::Healed { mount, device: _, at } => {
                 healing.last_healed = Some(at);

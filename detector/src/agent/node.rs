@@ -51,6 +51,8 @@ pub enum VfsErrors {
 #[derive(Debug)]
 pub struct Node {
     pub(super) setting: Setting,
+    /// When the event came that is being handled.
+    pub(super) now: Boottime,
     pub(super) policy: Policy,
     pub(super) connections: BTreeMap<ConnectionId, Connection>,
     /// Which connection has a number now.
@@ -62,6 +64,8 @@ pub struct Node {
     /// Processes that hold a descriptor of some connection, nobody knows which (no `fuse_connection` in fdinfo).
     pub(super) candidates: HashSet<u32>,
     pub(super) namespaces: BTreeMap<NamespaceId, u32>,
+    /// Those that were made for daemons that the agent started. What propagates there is nobody's mount.
+    pub(super) private: HashSet<NamespaceId>,
     /// Mounts that another one covers at the same place.
     pub(super) covered: HashSet<(NamespaceId, MountId)>,
     pub(super) children: Vec<ChildMount>,
@@ -80,6 +84,7 @@ impl Node {
     pub fn new(setting: Setting, policy: Policy) -> Self {
         Self {
             setting,
+            now: Boottime::default(),
             policy,
             connections: BTreeMap::new(),
             current: HashMap::new(),
@@ -87,6 +92,7 @@ impl Node {
             processes: HashMap::new(),
             candidates: HashSet::new(),
             namespaces: BTreeMap::new(),
+            private: HashSet::new(),
             covered: HashSet::new(),
             children: Vec::new(),
             volumes: HashMap::new(),
@@ -100,18 +106,20 @@ impl Node {
 
     /// What an event changes, and what has to be done about it.
     pub fn handle(&mut self, now: Boottime, event: Event) -> Vec<Action> {
+        self.now = now;
         match event {
             Event::Kernel(event) => self.kernel(now, event),
             Event::Lost => self.rebuild(),
-            Event::Scanned { snapshot, scope } => self.scanned(now, *snapshot, scope),
+            Event::Scanned { snapshot, scope, began } => self.scanned(now, *snapshot, scope, began),
             Event::HoldersFound(holders) => self.holders_found(now, holders),
             Event::AbortWritten { device, actor, at } => self.input_of(device, Input::AbortWritten { at, actor }),
             Event::ProcessEnded { pid, status, at } => self.process_ended(pid, status, at),
-            Event::Remembered { pid, record } => self.remembered(pid, &record),
+            Event::Remembered { pid, record } => self.remembered(pid, record.as_deref()),
             Event::Probed { connection, outcome, at } => self.probed(connection, outcome, at),
             Event::Control { connection, present } => self.control(connection, present),
             Event::Timer { connection, timer } => self.timer(connection, timer),
             Event::Retry { connection } => self.attempt(connection),
+            Event::PrivateNamespace(namespace) => drop(self.private.insert(namespace)),
             Event::Progress { connection, progress } => self.progress(now, connection, progress),
         }
         self.settle(now);

@@ -9,14 +9,18 @@ use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, Mou
 use crate::mounts::{ChildMount, Snapshot};
 
 impl Node {
-    pub(super) fn scanned(&mut self, now: Boottime, snapshot: Snapshot, scope: Scope) {
+    pub(super) fn scanned(&mut self, now: Boottime, snapshot: Snapshot, scope: Scope, began: Boottime) {
         let Snapshot { mounts, children, namespaces, .. } = snapshot;
         let own = self.setting.own;
-        let kept = |namespace: NamespaceId| scope == Scope::Own && namespace != own;
+        let private = self.private.clone();
+        let kept = |namespace: NamespaceId| scope == Scope::Own && namespace != own && !private.contains(&namespace);
         let mut children = children;
         children.extend(self.children.iter().filter(|child| kept(child.namespace)).cloned());
         let mut by_device: HashMap<DeviceNumber, Vec<Mount>> = HashMap::new();
-        for mount in mounts {
+        if scope == Scope::Everything {
+            self.private.retain(|namespace| namespaces.contains_key(namespace));
+        }
+        for mount in mounts.into_iter().filter(|mount| !self.private.contains(&mount.namespace)) {
             by_device.entry(mount.device).or_default().push(mount);
         }
         self.supersede_reused(now, &by_device);
@@ -28,9 +32,10 @@ impl Node {
         let covered = covered(by_device.values().flatten(), &children);
         self.set_places((scope == Scope::Everything).then_some(namespaces), covered, children);
         for (device, mounts) in by_device {
-            self.update_mounts(device, mounts, scope);
+            self.update_mounts(device, mounts);
         }
         self.drain(now);
+        self.tell_untold(scope, began);
         self.check_healed(now);
         let first = !std::mem::replace(&mut self.looked, true);
         self.look_closer(now, first);
@@ -53,7 +58,7 @@ impl Node {
         }
     }
 
-    fn update_mounts(&mut self, device: DeviceNumber, mounts: Vec<Mount>, scope: Scope) {
+    fn update_mounts(&mut self, device: DeviceNumber, mounts: Vec<Mount>) {
         if mounts.is_empty() && self.current(device).is_none() {
             return;
         }
@@ -68,7 +73,6 @@ impl Node {
             connection.hidden = hidden;
         }
         connection.set_mounts(mounts);
-        self.tell_untold(id, scope);
         if count == 0 && before > 0 {
             self.actions.push(Action::CheckControl(id));
         } else if count != before {

@@ -106,9 +106,11 @@ pub(super) fn watch_process(pid: u32, queue: Queue) -> AbortHandle {
 
 /// Reads how a daemon was started, on a thread of its own: `/proc/PID/environ` waits for the process's memory lock.
 pub(super) fn remember(pid: u32, queue: Queue) {
-    spawn_blocking(move || match mounts::remember(pid) {
-        Ok(record) => drop(queue.send(Event::Remembered { pid, record: Box::new(record) }.into())),
-        Err(error) => tracing::debug!(pid, %error, "how a daemon was started can't be read"),
+    spawn_blocking(move || {
+        let record = mounts::remember(pid).inspect_err(|error| {
+            tracing::debug!(pid, %error, "how a daemon was started can't be read");
+        });
+        let _ = queue.send(Event::Remembered { pid, record: record.ok().map(Box::new) }.into());
     });
 }
 
@@ -185,12 +187,13 @@ impl Looker {
         self.wanted = None;
         let queue = self.queue.clone();
         spawn_blocking(move || {
+            let began = Boottime::now();
             let snapshot = match scope {
                 Scope::Everything => Ok(scanner.scan()),
                 Scope::Own => scanner.scan_own().map(Snapshot::from),
             };
             match snapshot {
-                Ok(snapshot) => drop(queue.send(Event::Scanned { snapshot: Box::new(snapshot), scope }.into())),
+                Ok(snapshot) => drop(queue.send(Event::Scanned { snapshot: Box::new(snapshot), scope, began }.into())),
                 Err(error) => tracing::warn!(%error, "the mount table can't be read"),
             }
             let _ = queue.send(Message::LookOver(scanner));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::connection::transition_mount;
+use super::connection::{Connection, transition_mount};
 use super::event::{Action, Scope};
 use super::node::Node;
 use crate::health::{self, Effect, Input, State, Verdict};
@@ -53,31 +53,60 @@ impl Node {
     }
 
     /// A verdict on a connection that no look has seen mounted waits for the next look: a line without a mount point
-    /// helps nobody.
+    /// helps nobody. And `ready` waits until it is known who serves it, so that a death right after it is understood.
     fn decided(&mut self, now: Boottime, id: ConnectionId, verdict: Verdict) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.known_mounts().is_empty() && connection.machine.state() != State::Gone {
-            if connection.untold.is_empty() {
+        let mounted = !connection.known_mounts().is_empty();
+        let gone = connection.machine.state() == State::Gone;
+        if gone && !mounted {
+            tracing::debug!(connection = %id, ?verdict, "came and went unseen");
+        } else if !connection.untold.is_empty() || !mounted || (verdict == Verdict::Ready && !connection.introduced) {
+            if !mounted {
                 self.actions.push(Action::Scan(Scope::Own));
             }
             connection.untold.push((now, verdict));
+            if gone || connection.is_down() {
+                self.tell_all(id);
+            }
         } else {
             self.verdict(now, id, verdict);
         }
     }
 
-    /// Its mounts were looked for. One that is mounted nowhere after all is told of only if it is dead: its daemon died
-    /// before anybody could look, or it was in use without a mount.
-    pub(super) fn tell_untold(&mut self, id: ConnectionId, scope: Scope) {
-        let Some(connection) = self.connections.get_mut(&id).filter(|known| !known.untold.is_empty()) else { return };
-        let mounted = !connection.mounts.is_empty();
-        if !mounted && scope == Scope::Own {
-            // It was mounted in another namespace.
-            return self.actions.push(Action::Scan(Scope::Everything));
+    /// It became known who serves it, or that nobody can tell.
+    pub(super) fn introduce(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.introduced = true;
+            self.tell_all(id);
         }
-        for (decided, verdict) in std::mem::take(&mut connection.untold) {
-            if mounted || matches!(verdict, Verdict::Dead { .. }) {
+    }
+
+    /// Tells what waited, once it is mounted somewhere.
+    fn tell_all(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if !connection.known_mounts().is_empty() {
+            for (decided, verdict) in std::mem::take(&mut connection.untold) {
                 self.verdict(decided, id, verdict);
+            }
+        }
+    }
+
+    /// After a look that began then: what waited for it is told. A connection that is not mounted here is looked for
+    /// elsewhere.
+    pub(super) fn tell_untold(&mut self, scope: Scope, began: Boottime) {
+        let waiting = |known: &&Connection| !known.untold.is_empty();
+        let waiting: Vec<_> = self.connections.values().filter(waiting).map(|known| known.id).collect();
+        for id in waiting {
+            let Some(connection) = self.connections.get(&id) else { continue };
+            let complete = connection.untold.iter().all(|(decided, _)| *decided < began);
+            if !connection.known_mounts().is_empty() {
+                if connection.introduced || connection.is_down() {
+                    self.tell_all(id);
+                }
+            } else if !complete {
+                self.actions.push(Action::Scan(Scope::Own));
+            } else if scope == Scope::Own {
+                self.actions.push(Action::Scan(Scope::Everything));
             }
         }
     }

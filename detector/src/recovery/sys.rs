@@ -70,7 +70,20 @@ pub(crate) enum Looked {
 /// FUSE file system that hangs, this hangs, too, which is why only worker processes call it.
 pub(crate) fn see(path: &Path) -> Result<Seen, (Stage, Errno)> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let open = |flags| rustix::fs::openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty(), resolve);
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let elsewhere = match other_root(path) {
+        Some((root, inner)) => {
+            let opened = rustix::fs::open(&root, flags | OFlags::DIRECTORY, Mode::empty());
+            Some((opened.map_err(|e| (Stage::OpenMountPoint, raw(e)))?, inner))
+        }
+        None => None,
+    };
+    let open = |more| match &elsewhere {
+        Some((root, inner)) => {
+            rustix::fs::openat2(root, inner, flags | more, Mode::empty(), resolve | ResolveFlags::IN_ROOT)
+        }
+        None => rustix::fs::openat2(CWD, path, flags | more, Mode::empty(), resolve),
+    };
     // Whether it is a directory is asked of the name cache, not of the file system, which may refuse to say.
     let (opened, is_directory) = match open(OFlags::DIRECTORY) {
         Err(rustix::io::Errno::NOTDIR) => (open(OFlags::empty()), false),
@@ -82,6 +95,15 @@ pub(crate) fn see(path: &Path) -> Result<Seen, (Stage, Errno)> {
     let found = stat(fd.as_fd(), StatxFlags::empty()).map_err(|e| (Stage::Identify, raw(e)))?;
     let device = DeviceNumber { major: found.stx_dev_major, minor: found.stx_dev_minor };
     Ok(Seen { fd, device, id: MountId(found.stx_mnt_id), is_directory })
+}
+
+/// Of a path through `/proc/PID/root`, which leads into another mount namespace (proc_pid_root(5)): that link, which has to
+/// be followed, and the path below it, which is resolved within that root and without links.
+fn other_root(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mut parts = path.strip_prefix("/proc").ok()?.components();
+    let pid = parts.next()?.as_os_str().to_str()?.parse::<u32>().ok()?;
+    let below = parts.as_path().strip_prefix("root").ok()?;
+    Some((PathBuf::from(format!("/proc/{pid}/root")), Path::new("/").join(below)))
 }
 
 /// Looks whether the mount is still the visible one at its path.
