@@ -139,6 +139,11 @@ impl Evidence {
         self.alive.is_empty() && !self.ended.is_empty() && self.ended.iter().all(|ended| ended.closed)
     }
 
+    /// A daemon of it ended with its descriptors closed, and it was not heard of since.
+    pub fn bereaved(&self) -> bool {
+        self.ended.iter().any(|ended| ended.closed)
+    }
+
     /// The process is the only daemon the connection is known to have, and is dying of a signal.
     pub fn sole_daemon_killed(&self, pid: u32) -> bool {
         self.alive.is_empty() && matches!(self.ended.as_slice(), [only] if only.pid == pid && only.signal().is_some())

@@ -57,8 +57,8 @@ fn input() -> impl Strategy<Value = Input> {
         3 => exited,
         2 => (moment(), process(), any::<bool>(), call)
             .prop_map(|(at, by, exiting, call)| Input::RequestsAborted { at, by, exiting, call }),
-        1 => (moment(), process()).prop_map(|(at, actor)| Input::AbortWritten { at, actor }),
-        1 => (moment(), process()).prop_map(|(at, actor)| Input::ForcedUnmount { at, actor }),
+        1 => (moment(), process()).prop_map(|(at, actor)| Input::AbortWritten { at, actor: Some(actor) }),
+        1 => (moment(), process()).prop_map(|(at, actor)| Input::ForcedUnmount { at, actor: Some(actor) }),
         1 => moment().prop_map(|at| Input::AccessFailed { at }),
         6 => (outcome(), moment(), prop::bool::weighted(0.1))
             .prop_map(|(outcome, at, first_look)| Input::Probed { outcome, at, first_look }),

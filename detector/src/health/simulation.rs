@@ -248,7 +248,7 @@ impl World {
             Act::Abort if self.connected => {
                 self.disconnect(ADMIN.pid, false, Some(AbortCall::Write));
                 if self.sources.fanotify {
-                    self.tell(Channel::Fanotify, Input::AbortWritten { at, actor: ADMIN });
+                    self.tell(Channel::Fanotify, Input::AbortWritten { at, actor: Some(ADMIN) });
                 }
                 for pid in self.daemons.clone() {
                     self.later(Event::End(pid, exit_zero()));

@@ -149,7 +149,8 @@ impl Machine {
                 self.question.lost_mount = true;
                 self.retry_if_doubtful(effects);
             }
-            ProbeOutcome::TimedOut if self.evidence.abandoned() => self.find_holders(effects),
+            // Who is left may hold the descriptor without serving.
+            ProbeOutcome::TimedOut if self.evidence.bereaved() => self.find_holders(effects),
             ProbeOutcome::TimedOut | ProbeOutcome::Denied => self.retry_if_doubtful(effects),
             ProbeOutcome::Dead { .. } | ProbeOutcome::Failed if self.question.retries < RETRIES_UNPROVOKED => {
                 self.retry(effects);
@@ -229,7 +230,7 @@ impl Machine {
         if asked && self.state == State::Detached {
             return self.holders_while_detached(!holders.is_empty(), effects);
         }
-        if !asked || !self.in_question() || !self.evidence.abandoned() {
+        if !asked || !self.in_question() || !self.evidence.bereaved() {
             return;
         }
         if let Some(holder) = holders.into_iter().next() {

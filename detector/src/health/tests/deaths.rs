@@ -46,8 +46,8 @@ fn one_death_whatever_tells_of_it() {
     let at = bench.now;
     let mut later = bench.pidfd(Some(killed()));
     later.extend(bench.on(Input::AccessFailed { at }));
-    later.extend(bench.on(Input::AbortWritten { at, actor: process(1) }));
-    later.extend(bench.on(Input::ForcedUnmount { at, actor: process(1) }));
+    later.extend(bench.on(Input::AbortWritten { at, actor: Some(process(1)) }));
+    later.extend(bench.on(Input::ForcedUnmount { at, actor: Some(process(1)) }));
     later.extend(bench.probed(DEAD));
     later.extend(bench.on(Input::Stalled));
     later.extend(bench.on(Input::Initialised));
@@ -80,7 +80,7 @@ fn a_death_explained_while_held_back_is_told_at_once() {
 fn an_administrators_abort_is_told_with_who_did_it_and_a_living_daemon() {
     let mut bench = Bench::ready();
     let at = bench.now;
-    assert_eq!(bench.on(Input::AbortWritten { at, actor: process(77) }), [Effect::Probe]);
+    assert_eq!(bench.on(Input::AbortWritten { at, actor: Some(process(77)) }), [Effect::Probe]);
     let reason = death(bench.probed(ProbeOutcome::Dead { errno: libc::ECONNABORTED }));
     assert_eq!(reason, Reason::AdminAbort { actor: Some(process(77)) });
     assert!(bench.machine.daemon().is_some_and(|daemon| daemon.alive));
@@ -109,7 +109,7 @@ fn a_daemons_own_write_is_no_administrators_abort() {
 fn a_forced_unmount_that_was_busy_is_told_at_once() {
     let mut bench = Bench::ready();
     let at = bench.now;
-    bench.on(Input::ForcedUnmount { at, actor: process(78) });
+    bench.on(Input::ForcedUnmount { at, actor: Some(process(78)) });
     assert_eq!(death(bench.probed(DEAD)), Reason::ForcedUnmount { actor: Some(process(78)) });
 }
 
@@ -120,7 +120,7 @@ fn a_daemon_that_exits_because_of_the_abort_is_not_to_blame() {
     bench.pidfd(Some(code(0)));
     bench.probed(DEAD);
     let at = bench.now;
-    let reason = death(bench.on(Input::AbortWritten { at, actor: process(77) }));
+    let reason = death(bench.on(Input::AbortWritten { at, actor: Some(process(77)) }));
     assert_eq!(reason, Reason::AdminAbort { actor: Some(process(77)) });
 }
 
@@ -131,7 +131,7 @@ fn an_abort_long_after_the_exit_is_not_the_cause() {
     bench.probed(DEAD);
     bench.wait(GRACE * 2);
     let at = bench.now;
-    bench.on(Input::AbortWritten { at, actor: process(77) });
+    bench.on(Input::AbortWritten { at, actor: Some(process(77)) });
     bench.on(Input::Timer(Timer::Grace));
     assert_eq!(death(bench.probed(DEAD)), Reason::Exit { code: 1 });
 }
@@ -141,7 +141,7 @@ fn a_signal_outranks_an_abort_and_memory_outranks_a_signal() {
     for (oom, reason) in [(false, killed_reason()), (true, Reason::Oom { cgroup: None })] {
         let mut bench = Bench::ready();
         let at = bench.now;
-        bench.on(Input::AbortWritten { at, actor: process(77) });
+        bench.on(Input::AbortWritten { at, actor: Some(process(77)) });
         bench.hook(DaemonEnd { oom, ..killed() });
         assert_eq!(death(bench.probed(DEAD)), reason);
     }
@@ -151,7 +151,7 @@ fn a_signal_outranks_an_abort_and_memory_outranks_a_signal() {
 fn an_abort_that_did_not_kill_is_forgotten() {
     let mut bench = Bench::ready();
     let at = bench.now;
-    bench.on(Input::AbortWritten { at, actor: process(77) });
+    bench.on(Input::AbortWritten { at, actor: Some(process(77)) });
     bench.probed(ProbeOutcome::Alive);
     bench.pidfd(Some(code(3)));
     bench.probed(DEAD);
@@ -241,7 +241,7 @@ fn an_abort_that_frees_a_held_connection_is_the_cause() {
     bench.on(Input::Holders(vec![process(950)]));
     bench.wait(Duration::from_secs(60));
     let at = bench.now;
-    assert!(bench.on(Input::AbortWritten { at, actor: process(77) }).contains(&Effect::Probe));
+    assert!(bench.on(Input::AbortWritten { at, actor: Some(process(77)) }).contains(&Effect::Probe));
     assert_eq!(death(bench.probed(DEAD)), Reason::AdminAbort { actor: Some(process(77)) });
 }
 

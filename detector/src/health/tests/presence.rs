@@ -44,7 +44,7 @@ fn a_vanished_mount_is_replaced_by_another_to_ask_through() {
 fn a_death_told_after_the_mounts_left_ends_by_another_look() {
     let mut bench = Bench::ready();
     let at = bench.now;
-    bench.on(Input::AbortWritten { at, actor: process(77) });
+    bench.on(Input::AbortWritten { at, actor: Some(process(77)) });
     bench.on(mounts(0, true));
     let effects = bench.probed(DEAD);
     assert!(matches!(effects.last(), Some(Effect::Arm(Timer::Settle, _))), "{effects:?}");
