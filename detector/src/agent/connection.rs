@@ -26,6 +26,8 @@ pub(super) struct Connection {
     pub daemon: Option<Daemon>,
     /// What was decided, and when, before its mounts were known.
     pub untold: Vec<(Boottime, Verdict)>,
+    /// Somebody was told of it.
+    pub told: bool,
     /// It is known who serves it, and how that was started, as far as it can be known.
     pub introduced: bool,
     /// Nobody was found to hold its descriptor, and it was asked for a sign of life for that.
@@ -58,6 +60,7 @@ impl Connection {
             source: None,
             daemon: None,
             untold: Vec::new(),
+            told: false,
             introduced: false,
             sought: false,
             hinted: None,
@@ -79,6 +82,11 @@ impl Connection {
         }
         let before = std::mem::replace(&mut self.mounts, mounts);
         self.last_mounts = if self.mounts.is_empty() && !before.is_empty() { before } else { Vec::new() };
+    }
+
+    /// It was last seen in other mount namespaces only: changes there are not notified.
+    pub fn is_elsewhere(&self, own: NamespaceId) -> bool {
+        !self.mounts.is_empty() && self.mounts.iter().all(|mount| mount.namespace != own)
     }
 
     /// It may serve, or serve again.

@@ -163,7 +163,9 @@ impl Node {
     /// over the number of one that is gone.
     fn initialised(&mut self, now: Boottime, device: DeviceNumber) -> ConnectionId {
         if let Some(id) = self.current.get(&device).copied() {
-            if self.connections.get(&id).is_some_and(|known| known.machine.state() == State::Created) {
+            let waits =
+                |known: &Connection| known.machine.state() == State::Created && !known.is_elsewhere(self.setting.own);
+            if self.connections.get(&id).is_some_and(waits) {
                 return id;
             }
             self.supersede(now, id);

@@ -52,7 +52,10 @@ impl Node {
             let Some(id) = self.current(*device) else { continue };
             let Some(connection) = self.connections.get(&id) else { continue };
             let (before, after) = (ids(&connection.mounts), ids(mounts));
-            if !before.is_empty() && !after.is_empty() && before.is_disjoint(&after) {
+            // What was last seen in other namespaces only can have gone unnoticed.
+            let elsewhere = connection.is_elsewhere(own) && mounts.iter().any(|mount| mount.namespace == own);
+            let orphaned = elsewhere && !connection.machine.daemons().any(|daemon| daemon.alive);
+            if orphaned || !before.is_empty() && !after.is_empty() && before.is_disjoint(&after) {
                 self.supersede(now, id);
             }
         }
@@ -66,6 +69,8 @@ impl Node {
         let hidden = !mounts.is_empty() && mounts.iter().all(|mount| self.is_covered(mount));
         let id = self.current_or_new(device);
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        let own = self.setting.own;
+        let was_here = connection.mounts.iter().any(|mount| mount.namespace == own);
         let before = connection.mounts.len();
         let count = mounts.len();
         if count > 0 {
@@ -73,6 +78,10 @@ impl Node {
             connection.hidden = hidden;
         }
         connection.set_mounts(mounts);
+        if was_here && connection.is_elsewhere(own) {
+            // Gone from here; whether it is still elsewhere was looked at some time ago.
+            self.actions.push(Action::Scan(Scope::Everything));
+        }
         if count == 0 && before > 0 {
             self.actions.push(Action::CheckControl(id));
         } else if count != before {

@@ -58,7 +58,7 @@ impl Node {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let mounted = !connection.known_mounts().is_empty();
         let gone = connection.machine.state() == State::Gone;
-        if gone && !mounted {
+        if gone && !(mounted && connection.told) {
             tracing::debug!(connection = %id, ?verdict, "came and went unseen");
         } else if !connection.untold.is_empty() || !mounted || (verdict == Verdict::Ready && !connection.introduced) {
             if !mounted {
@@ -132,7 +132,8 @@ impl Node {
     }
 
     pub(super) fn tell(&mut self, id: ConnectionId, kind: TransitionKind, detection: Option<Duration>) {
-        let Some(connection) = self.connections.get(&id).filter(|known| !known.ignored) else { return };
+        let Some(connection) = self.connections.get_mut(&id).filter(|known| !known.ignored) else { return };
+        connection.told = true;
         let transition = connection.transition(kind, self.setting.backend, detection);
         self.actions.push(Action::Tell(Box::new(transition)));
     }
