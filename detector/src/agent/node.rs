@@ -75,6 +75,8 @@ pub struct Node {
     pub(super) actions: Vec<Action>,
     pub(super) holders: HoldersAsked,
     vfs_wanted: bool,
+    /// A look at the own mount table is under way or about to be.
+    pub(super) looking: bool,
     /// The machine was looked at once.
     pub(super) looked: bool,
 }
@@ -100,6 +102,7 @@ impl Node {
             actions: Vec::new(),
             holders: HoldersAsked::No,
             vfs_wanted: false,
+            looking: false,
             looked: false,
         }
     }

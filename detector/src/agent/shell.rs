@@ -215,6 +215,7 @@ impl Shell {
     }
 
     fn handle(&mut self, event: Event) {
+        self.node.looking = self.looker.is_looking_here();
         for action in self.node.handle(Boottime::now(), event) {
             self.act(action);
         }

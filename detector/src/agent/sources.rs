@@ -140,12 +140,20 @@ pub(super) struct Looker {
     /// `None` while a look is under way.
     scanner: Option<Scanner>,
     wanted: Option<Scope>,
+    /// What the look under way covers.
+    under_way: Option<Scope>,
     calming: bool,
 }
 
 impl Looker {
     pub fn new(queue: Queue) -> Self {
-        Self { queue, scanner: Some(Scanner::default()), wanted: None, calming: false }
+        Self { queue, scanner: Some(Scanner::default()), wanted: None, under_way: None, calming: false }
+    }
+
+    /// A look that was caused by a change here is under way or about to be. One at everything takes longer than anybody
+    /// should wait for.
+    pub fn is_looking_here(&self) -> bool {
+        self.under_way == Some(Scope::Own) || self.wanted == Some(Scope::Own)
     }
 
     /// A look is wanted now.
@@ -178,6 +186,7 @@ impl Looker {
     /// The look that was under way is over.
     pub fn over(&mut self, scanner: Scanner) {
         self.scanner = Some(scanner);
+        self.under_way = None;
         self.go();
     }
 
@@ -185,6 +194,7 @@ impl Looker {
         let Some(scope) = self.wanted else { return };
         let Some(mut scanner) = self.scanner.take() else { return };
         self.wanted = None;
+        self.under_way = Some(scope);
         let queue = self.queue.clone();
         spawn_blocking(move || {
             let began = Boottime::now();
@@ -192,11 +202,12 @@ impl Looker {
                 Scope::Everything => Ok(scanner.scan()),
                 Scope::Own => scanner.scan_own().map(Snapshot::from),
             };
+            // Before what was seen: by then it has to be known whether another look follows.
+            let _ = queue.send(Message::LookOver(scanner));
             match snapshot {
                 Ok(snapshot) => drop(queue.send(Event::Scanned { snapshot: Box::new(snapshot), scope, began }.into())),
                 Err(error) => tracing::warn!(%error, "the mount table can't be read"),
             }
-            let _ = queue.send(Message::LookOver(scanner));
         });
     }
 }

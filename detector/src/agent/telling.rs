@@ -60,16 +60,27 @@ impl Node {
         let gone = connection.machine.state() == State::Gone;
         if gone && !(mounted && connection.told) {
             tracing::debug!(connection = %id, ?verdict, "came and went unseen");
-        } else if !connection.untold.is_empty() || !mounted || (verdict == Verdict::Ready && !connection.introduced) {
+        } else if !mounted || self.waits(&verdict, id) {
             if !mounted {
                 self.actions.push(Action::Scan(Scope::Own));
             }
-            connection.untold.push((now, verdict));
-            if gone || connection.is_down() {
-                self.tell_all(id);
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.untold.push((now, verdict));
             }
         } else {
+            // What waited comes first.
+            self.tell_all(id);
             self.verdict(now, id, verdict);
+        }
+    }
+
+    /// `ready` waits for an introduction, `dead` for a look at the mount table that is under way: what was mounted or
+    /// remounted right before is to be told, and healed, as it is now.
+    fn waits(&self, verdict: &Verdict, id: ConnectionId) -> bool {
+        match verdict {
+            Verdict::Ready => self.connections.get(&id).is_some_and(|known| !known.introduced),
+            Verdict::Dead { .. } => self.looking,
+            Verdict::Hung(_) | Verdict::Unmounted | Verdict::Detached => false,
         }
     }
 
