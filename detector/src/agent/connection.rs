@@ -81,7 +81,11 @@ impl Connection {
             self.source = Some(mount.source.clone());
         }
         let before = std::mem::replace(&mut self.mounts, mounts);
-        self.last_mounts = if self.mounts.is_empty() && !before.is_empty() { before } else { Vec::new() };
+        if !self.mounts.is_empty() {
+            self.last_mounts.clear();
+        } else if !before.is_empty() {
+            self.last_mounts = before;
+        }
     }
 
     /// It was last seen in other mount namespaces only: changes there are not notified.

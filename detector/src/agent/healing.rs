@@ -249,7 +249,7 @@ impl Node {
             Progress::Launched { pid } => tracing::debug!(connection = %id, pid, "replacement started"),
             Progress::Ready { device, at, pid } => {
                 healing.ready.get_or_insert((device, at));
-                let replacement = self.current_or_new(device);
+                let replacement = self.serving_or_new(device);
                 if let Some(pid) = pid.filter(|_| self.without_daemon().contains(&replacement)) {
                     self.daemon_seen(replacement, Process { pid, comm: crate::mounts::comm(pid) });
                 }
@@ -308,7 +308,7 @@ impl Node {
         let (died, launch) = (connection.died, connection.launch.take());
         let Some(Healing { strategy, ready, last_healed, healed, .. }) = connection.healing.take() else { return };
         if let (Some((device, ready)), Some(last_healed)) = (ready, last_healed) {
-            let replacement = self.current_or_new(device);
+            let replacement = self.serving_or_new(device);
             // The new daemon runs in a mount namespace made for it; how to start it again is known from the old one.
             if let (Strategy::Respawn, Some(new)) = (strategy, self.connections.get_mut(&replacement)) {
                 new.launch = launch;

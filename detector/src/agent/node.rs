@@ -183,6 +183,17 @@ impl Node {
         }
     }
 
+    /// The connection that serves under this number. One that is dead has lost it: the kernel gives a number again only
+    /// when the superblock is gone.
+    pub(super) fn serving_or_new(&mut self, device: DeviceNumber) -> ConnectionId {
+        if let Some(id) = self.current(device)
+            && self.connections.get(&id).is_some_and(Connection::is_down)
+        {
+            self.supersede(self.now, id);
+        }
+        self.current_or_new(device)
+    }
+
     pub(super) fn current(&self, device: DeviceNumber) -> Option<ConnectionId> {
         self.current.get(&device).copied()
     }
