@@ -64,6 +64,8 @@ fn cargo_test(scratch: &Path, arguments: &[String]) -> Result<bool> {
     let mut command = workspace::cargo()?;
     // A daemon that is missing is skipped by default; here its package is installed.
     command.env("TMPDIR", scratch).env("FUSE_DETECTOR_REQUIRE_DAEMONS", "1");
+    // One test at a time: each scenario has an agent of its own, which watches the whole machine, other tests' mounts included.
+    command.env("RUST_TEST_THREADS", "1");
     command.args(["test", "--no-fail-fast"]).args(arguments);
     Ok(Running::start(&mut command)?.wait()?.success())
 }

@@ -65,7 +65,7 @@ pub struct Node {
     pub(super) candidates: HashSet<u32>,
     pub(super) namespaces: BTreeMap<NamespaceId, u32>,
     /// Those that were made for daemons that the agent started. What propagates there is nobody's mount.
-    pub(super) private: HashSet<NamespaceId>,
+    pub(super) private: HashMap<NamespaceId, Boottime>,
     /// Mounts that another one covers at the same place.
     pub(super) covered: HashSet<(NamespaceId, MountId)>,
     pub(super) children: Vec<ChildMount>,
@@ -94,7 +94,7 @@ impl Node {
             processes: HashMap::new(),
             candidates: HashSet::new(),
             namespaces: BTreeMap::new(),
-            private: HashSet::new(),
+            private: HashMap::new(),
             covered: HashSet::new(),
             children: Vec::new(),
             volumes: HashMap::new(),
@@ -122,7 +122,7 @@ impl Node {
             Event::Control { connection, present } => self.control(connection, present),
             Event::Timer { connection, timer } => self.timer(connection, timer),
             Event::Retry { connection } => self.attempt(connection),
-            Event::PrivateNamespace(namespace) => drop(self.private.insert(namespace)),
+            Event::PrivateNamespace(namespace) => drop(self.private.insert(namespace, now)),
             Event::Progress { connection, progress } => self.progress(now, connection, progress),
         }
         self.settle(now);

@@ -13,14 +13,15 @@ impl Node {
         let Snapshot { mounts, children, namespaces, .. } = snapshot;
         let own = self.setting.own;
         let private = self.private.clone();
-        let kept = |namespace: NamespaceId| scope == Scope::Own && namespace != own && !private.contains(&namespace);
+        let kept = |namespace: NamespaceId| scope == Scope::Own && namespace != own && !private.contains_key(&namespace);
         let mut children = children;
         children.extend(self.children.iter().filter(|child| kept(child.namespace)).cloned());
         let mut by_device: HashMap<DeviceNumber, Vec<Mount>> = HashMap::new();
         if scope == Scope::Everything {
-            self.private.retain(|namespace| namespaces.contains_key(namespace));
+            // One that was made since this look began is not missing from it.
+            self.private.retain(|namespace, made| namespaces.contains_key(namespace) || *made >= began);
         }
-        for mount in mounts.into_iter().filter(|mount| !self.private.contains(&mount.namespace)) {
+        for mount in mounts.into_iter().filter(|mount| !self.private.contains_key(&mount.namespace)) {
             by_device.entry(mount.device).or_default().push(mount);
         }
         self.supersede_reused(now, &by_device);
@@ -51,7 +52,7 @@ impl Node {
         for (device, mounts) in by_device {
             let Some(id) = self.current(*device) else { continue };
             let Some(connection) = self.connections.get(&id) else { continue };
-            let (before, after) = (ids(&connection.mounts), ids(mounts));
+            let (before, after) = (ids(connection.known_mounts()), ids(mounts));
             // What was last seen in other namespaces only can have gone unnoticed.
             let elsewhere = connection.is_elsewhere(own) && mounts.iter().any(|mount| mount.namespace == own);
             let orphaned = elsewhere && !connection.machine.daemons().any(|daemon| daemon.alive);
