@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use crate::stage::*;
 
 /// What the agent remembers of a daemon.
-fn remember(pid: u32) -> LaunchSpec {
+pub fn remember(pid: u32) -> LaunchSpec {
     let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap();
     let split = |bytes: Vec<u8>| -> Vec<OsString> {
         let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
@@ -61,7 +61,7 @@ fn kill_and_wait(pid: u32) {
     until("the daemon is gone", || !is_running(pid));
 }
 
-fn launched(progress: &[Progress]) -> u32 {
+pub fn launched(progress: &[Progress]) -> u32 {
     let pid = |progress: &Progress| match progress {
         Progress::Ready { pid, .. } => *pid,
         _ => None,

@@ -6,4 +6,5 @@ mod brought;
 mod measure;
 mod probes;
 mod rebind;
+mod shed;
 mod stage;

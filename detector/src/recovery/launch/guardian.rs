@@ -16,6 +16,7 @@ use rustix::mount::MountPropagationFlags;
 
 use super::channel::{Channel, FromGuardian, ToGuardian};
 use super::ready::{self, Asker};
+use super::shed::{self, Told};
 use super::stderr::Stderr;
 use super::{child, descendants, remaining};
 use crate::model::{ExitStatus, Mount, MountId};
@@ -41,7 +42,8 @@ pub(super) fn main(job: &RecoverJob, channel: Channel, deadline: Instant) -> ! {
 fn launch_and_serve(job: &RecoverJob, channel: &Channel, deadline: Instant) -> Result<(), RecoverError> {
     let place = job.dead.first().map(|mount| mount.mount_point.clone()).unwrap_or_default();
     isolate(&place)?;
-    let known = clear_away(job)?;
+    clear_away(job)?;
+    let known = shed_others(job)?;
     let children = watch_children(&place)?;
     let stderr = Stderr::new().map_err(RecoverError::kernel(Stage::Launch, &place))?;
     let (child, name) = child::start(job, &stderr).map_err(RecoverError::kernel(Stage::Launch, &place))?;
@@ -80,21 +82,25 @@ fn isolate(place: &Path) -> Result<(), RecoverError> {
     rustix::mount::mount_change("/", slave).map_err(RecoverError::kernel(Stage::MakeNamespace, place))
 }
 
-/// Detaches the dead mounts in this namespace, guards below them included. The FUSE mounts that are left.
-fn clear_away(job: &RecoverJob) -> Result<Vec<MountId>, RecoverError> {
-    let read = || table::own().map_err(RecoverError::kernel(Stage::ReadMounts, "/proc/self/mountinfo"));
-    let before = read()?;
+fn own_mounts() -> Result<Vec<Mount>, RecoverError> {
+    let table = table::own().map_err(RecoverError::kernel(Stage::ReadMounts, "/proc/self/mountinfo"))?;
+    Ok(table.mounts)
+}
+
+/// Detaches the dead mounts in this namespace, guards below them included.
+fn clear_away(job: &RecoverJob) -> Result<(), RecoverError> {
+    let before = own_mounts()?;
     for dead in &job.dead {
         let path = &dead.mount_point;
         let is_layer = |seen: &Seen| {
-            before.mounts.iter().any(|mount| {
+            before.iter().any(|mount| {
                 mount.id == seen.id
                     && mount.mount_point == *path
                     && (&mount.fs_type, &mount.source) == (&dead.fs_type, &dead.source)
             })
         };
         // Each round takes away one of the mounts that were there.
-        for _ in 0..before.mounts.len() {
+        for _ in 0..before.len() {
             match sys::see(path) {
                 Ok(seen) if is_layer(&seen) => {
                     sys::detach(seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Detach, path))?;
@@ -104,7 +110,31 @@ fn clear_away(job: &RecoverJob) -> Result<Vec<MountId>, RecoverError> {
             }
         }
     }
-    Ok(read()?.mounts.into_iter().map(|mount| mount.id).collect())
+    Ok(())
+}
+
+/// Detaches the FUSE mounts that the program doesn't need. Those that are left.
+fn shed_others(job: &RecoverJob) -> Result<Vec<MountId>, RecoverError> {
+    let mut mounts = own_mounts()?;
+    let told = Told::of(job, &mounts);
+    // Each round takes the topmost layer of every place, until one finds nothing more that can be seen.
+    for _ in 0..mounts.len() {
+        let detachable = shed::detachable(&mounts, &told);
+        let visible = detachable.into_iter().filter_map(|mount| match sys::look_at(&MountTarget::from(mount)) {
+            Ok(Looked::Same(seen)) => Some(seen),
+            // Another mount hides it. One that can't be told apart is left as well: it is in nobody's way.
+            Ok(Looked::Gone) | Err(_) => None,
+        });
+        let mut progress = false;
+        for seen in visible {
+            progress |= sys::detach(seen.fd.as_fd()).is_ok();
+        }
+        if !progress {
+            break;
+        }
+        mounts = own_mounts()?;
+    }
+    Ok(mounts.into_iter().map(|mount| mount.id).collect())
 }
 
 fn watch_children(place: &Path) -> Result<SignalFd, RecoverError> {

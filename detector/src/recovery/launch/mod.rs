@@ -2,7 +2,8 @@
 //!
 //! libfuse looks at the mount point before it mounts, which fails on a dead mount; and a mount made on top of it would need
 //! the dead one to be taken away first, which shows the bare directory. So the daemon is started in a mount namespace of
-//! its own, a slave of the host's, in which the dead mounts are detached. Nobody else sees that. When the file system
+//! its own, a slave of the host's, in which the dead mounts are detached, and every other FUSE mount that the daemon has
+//! no visible use for ([`shed`]). Nobody else sees that. When the file system
 //! answers there, clones of it are handed to the worker, which puts them in place on the host.
 //!
 //! A process between worker and daemon does this, the launcher ([`guardian`]). It ends what it launched as soon as the
@@ -15,6 +16,7 @@ mod child;
 mod descendants;
 mod guardian;
 mod ready;
+mod shed;
 mod stderr;
 
 use std::os::fd::OwnedFd;
