@@ -26,8 +26,11 @@ fn one_daemon_with_many_mounts_and_many_daemons_with_one(sandbox: &Sandbox) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let count = std::env::var(COUNT).ok().map_or(DEFAULT_COUNT, |text| text.parse().expect(COUNT));
     // A daemon that serves many mounts is not started again by the agent: it would have to bring back all of them at once.
-    let options = Options::rule(sandbox, "one-*", json!({"mode": "heal", "strategy": "respawn"}))
-        .and(sandbox, "**", json!({"mode": "observe"}));
+    let options = Options::rule(sandbox, "one-*", json!({"mode": "heal", "strategy": "respawn"})).and(
+        sandbox,
+        "**",
+        json!({"mode": "observe"}),
+    );
     let mut agent = Agent::start(sandbox, &options);
     let (daemons, paths) = start(sandbox, count);
     for path in &paths {

@@ -13,7 +13,8 @@ impl Node {
         let Snapshot { mounts, children, namespaces, .. } = snapshot;
         let own = self.setting.own;
         let private = self.private.clone();
-        let kept = |namespace: NamespaceId| scope == Scope::Own && namespace != own && !private.contains_key(&namespace);
+        let kept =
+            |namespace: NamespaceId| scope == Scope::Own && namespace != own && !private.contains_key(&namespace);
         let mut children = children;
         children.extend(self.children.iter().filter(|child| kept(child.namespace)).cloned());
         let mut by_device: HashMap<DeviceNumber, Vec<Mount>> = HashMap::new();

@@ -49,7 +49,7 @@ pub fn main(arguments: HealArgs, ui: &Ui) -> Result<u8, String> {
     let runtime = runtime.map_err(|error| format!("the event loop can't be made: {error}"))?;
     match runtime.block_on(heal(&arguments, ui)) {
         Ok(code) => Ok(code),
-        Err(Stop(code, why)) if code == 0 => {
+        Err(Stop(0, why)) => {
             super::print(&format!("{why}\n"))?;
             Ok(0)
         }
