@@ -24,9 +24,13 @@ const RESPAWN_DEADLINE: Duration = Duration::from_secs(60);
 /// than that has to be told.
 const CHECK_ROUNDS: u32 = 5;
 
-/// A daemon's end ends its connections one after another, a few microseconds apart: where it served several, so long is
-/// waited for the others, since one start brings them all back and none can come back alone.
+/// A daemon's end ends its connections one after another, a few microseconds apart. Where it served several, so long is
+/// waited for the others, again and again while some are not known to be dead yet: one start brings them all back, and
+/// none can come back alone.
 const GATHERING: Duration = Duration::from_millis(20);
+
+/// For how long at most. A connection whose descriptor somebody else holds does not die with its daemon.
+const GATHERING_LIMIT: Duration = Duration::from_secs(2);
 
 /// The attempts to recover one dead connection.
 #[derive(Debug)]
@@ -145,6 +149,12 @@ impl Node {
         self.connections.values().filter(move |known| known.id != id && daemon.is_some() && started_as(known) == daemon)
     }
 
+    /// Some of them are about to die, too: the process has ended.
+    fn is_still_dying(&self, id: ConnectionId) -> bool {
+        let ended = |known: &Connection| known.daemon.as_ref().is_some_and(|daemon| !daemon.alive);
+        self.of_same_daemon(id).any(|known| known.is_up() && ended(known))
+    }
+
     /// Those of them that are to be launched, too: one start serves them all.
     fn companions(&self, id: ConnectionId) -> Vec<ConnectionId> {
         let waits = |known: &&Connection| {
@@ -202,7 +212,7 @@ impl Node {
     /// Tries once. What is still there to heal is looked up anew each time.
     pub(super) fn attempt(&mut self, id: ConnectionId) {
         let mut dead = self.to_heal(id);
-        let replacement = self.replacement(id);
+        let (replacement, dying) = (self.replacement(id), self.is_still_dying(id));
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(healing) = connection.healing.as_mut().filter(|healing| healing.takes_replacement()) else { return };
         if dead.is_empty() {
@@ -216,6 +226,9 @@ impl Node {
                 (Bring::Existing(mount), HEAL_DEADLINE)
             }
             (None, Strategy::Rebind) => return healing.stage = Stage::Waiting,
+            (None, Strategy::Respawn) if dying && self.now.since(healing.begun) < GATHERING_LIMIT => {
+                return self.actions.push(Action::RetryAfter { connection: id, after: GATHERING });
+            }
             (None, Strategy::Respawn) => match &connection.launch {
                 Some(launch) => (Bring::Respawn(launch.spec.clone()), RESPAWN_DEADLINE + HEAL_DEADLINE),
                 None => return self.give_up(id, "nobody saw how its daemon was started".to_owned()),
