@@ -1,5 +1,6 @@
 //! What is done about a dead connection: which of its mounts, by which strategy, when again.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,6 +24,14 @@ const RESPAWN_DEADLINE: Duration = Duration::from_secs(60);
 /// than that has to be told.
 const CHECK_ROUNDS: u32 = 5;
 
+/// A daemon's end ends its connections one after another, a few microseconds apart. Where it served several, so long is
+/// waited for the others, again and again while some are not known to be dead yet: one start brings them all back, and
+/// none can come back alone.
+const GATHERING: Duration = Duration::from_millis(20);
+
+/// For how long at most. A connection whose descriptor somebody else holds does not die with its daemon.
+const GATHERING_LIMIT: Duration = Duration::from_secs(2);
+
 /// The attempts to recover one dead connection.
 #[derive(Debug)]
 pub(super) struct Healing {
@@ -42,6 +51,8 @@ pub(super) struct Healing {
     failures: Vec<String>,
     /// How often the check has found further mounts.
     rounds: u32,
+    /// The other connections that the attempt begun for this one heals, too.
+    companions: Vec<ConnectionId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +127,7 @@ impl Node {
             healed: Vec::new(),
             failures: Vec::new(),
             rounds: 0,
+            companions: Vec::new(),
         });
         self.push(id, Input::RecoveryStarted);
         let (strategy, why) = match choice {
@@ -124,10 +136,34 @@ impl Node {
         };
         tracing::info!(connection = %id, strategy = strategy.as_str(), why, "recovery begins");
         self.tell(id, TransitionKind::Recovering { strategy: strategy.as_str() }, None);
+        let gather = strategy == Strategy::Respawn && self.of_same_daemon(id).next().is_some();
         match self.flap_pause(now, volume, settings) {
-            Duration::ZERO => self.attempt(id),
-            pause => self.actions.push(Action::RetryAfter { connection: id, after: pause }),
+            Duration::ZERO if !gather => self.attempt(id),
+            pause => self.actions.push(Action::RetryAfter { connection: id, after: pause.max(GATHERING) }),
         }
+    }
+
+    /// The other connections that the connection's daemon served, dead or not yet.
+    fn of_same_daemon(&self, id: ConnectionId) -> impl Iterator<Item = &Connection> {
+        let daemon = self.connections.get(&id).and_then(started_as);
+        self.connections.values().filter(move |known| known.id != id && daemon.is_some() && started_as(known) == daemon)
+    }
+
+    /// Some of them are about to die, too: the process has ended.
+    fn is_still_dying(&self, id: ConnectionId) -> bool {
+        let ended = |known: &Connection| known.daemon.as_ref().is_some_and(|daemon| !daemon.alive);
+        self.of_same_daemon(id).any(|known| known.is_up() && ended(known))
+    }
+
+    /// Those of them that are to be launched, too: one start serves them all.
+    fn companions(&self, id: ConnectionId) -> Vec<ConnectionId> {
+        let waits = |known: &&Connection| {
+            known.healing.as_ref().is_some_and(|healing| {
+                healing.strategy == Strategy::Respawn && matches!(healing.stage, Stage::Waiting | Stage::Pausing)
+            })
+        };
+        let waiting = self.of_same_daemon(id).filter(waits).map(|known| known.id);
+        waiting.filter(|other| self.replacement(*other).is_none() && !self.to_heal(*other).is_empty()).collect()
     }
 
     /// A volume that keeps dying soon after each recovery is given ever longer rests before the next.
@@ -175,8 +211,8 @@ impl Node {
 
     /// Tries once. What is still there to heal is looked up anew each time.
     pub(super) fn attempt(&mut self, id: ConnectionId) {
-        let dead = self.to_heal(id);
-        let replacement = self.replacement(id);
+        let mut dead = self.to_heal(id);
+        let (replacement, dying) = (self.replacement(id), self.is_still_dying(id));
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(healing) = connection.healing.as_mut().filter(|healing| healing.takes_replacement()) else { return };
         if dead.is_empty() {
@@ -190,6 +226,9 @@ impl Node {
                 (Bring::Existing(mount), HEAL_DEADLINE)
             }
             (None, Strategy::Rebind) => return healing.stage = Stage::Waiting,
+            (None, Strategy::Respawn) if dying && self.now.since(healing.begun) < GATHERING_LIMIT => {
+                return self.actions.push(Action::RetryAfter { connection: id, after: GATHERING });
+            }
             (None, Strategy::Respawn) => match &connection.launch {
                 Some(launch) => (Bring::Respawn(launch.spec.clone()), RESPAWN_DEADLINE + HEAL_DEADLINE),
                 None => return self.give_up(id, "nobody saw how its daemon was started".to_owned()),
@@ -208,6 +247,17 @@ impl Node {
         };
         healing.begin_attempt();
         healing.ready = healing.ready.or(existing);
+        let companions = if matches!(bring, Bring::Respawn(_)) { self.companions(id) } else { Vec::new() };
+        for companion in &companions {
+            dead.extend(self.to_heal(*companion));
+            if let Some(healing) = self.connections.get_mut(companion).and_then(|known| known.healing.as_mut()) {
+                healing.begin_attempt();
+            }
+            self.push(*companion, Input::RecoveryStarted);
+        }
+        if let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) {
+            healing.companions = companions;
+        }
         let job = RecoverJob { bring, dead, features: self.setting.features, deadline };
         self.push(id, Input::RecoveryStarted);
         self.actions.push(Action::Recover { connection: id, job: Box::new(job) });
@@ -242,12 +292,36 @@ impl Node {
         }
     }
 
+    /// A recovery that was begun for this connection goes on.
     pub(super) fn progress(&mut self, now: Boottime, id: ConnectionId, progress: Progress) {
+        for concerned in self.concerned(id, &progress) {
+            self.advance(now, concerned, progress.clone());
+        }
+    }
+
+    /// Whom of those that the attempt heals a message is about.
+    fn concerned(&self, id: ConnectionId, progress: &Progress) -> Vec<ConnectionId> {
+        let healing = self.connections.get(&id).and_then(|known| known.healing.as_ref());
+        let companions = healing.map_or(&[][..], |healing| &healing.companions);
+        let served_by = |device| companions.iter().copied().find(|other| other.device == device).unwrap_or(id);
+        match progress {
+            Progress::Launched { .. } => vec![id],
+            Progress::Ready { dead, .. } => vec![served_by(*dead)],
+            Progress::Healed { mount, .. } | Progress::Gone { mount } | Progress::Failed { mount: Some(mount), .. } => {
+                vec![served_by(mount.device)]
+            }
+            Progress::Failed { mount: None, .. } | Progress::Finished => {
+                companions.iter().copied().chain([id]).collect()
+            }
+        }
+    }
+
+    fn advance(&mut self, now: Boottime, id: ConnectionId, progress: Progress) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(healing) = &mut connection.healing else { return };
         match progress {
             Progress::Launched { pid } => tracing::debug!(connection = %id, pid, "replacement started"),
-            Progress::Ready { device, at, pid } => {
+            Progress::Ready { dead: _, device, at, pid } => {
                 healing.ready.get_or_insert((device, at));
                 let replacement = self.serving_or_new(device);
                 if let Some(pid) = pid.filter(|_| self.without_daemon().contains(&replacement)) {
@@ -341,6 +415,11 @@ impl Node {
         self.push(id, Input::RecoveryFailed { gave_up: true });
         self.tell(id, TransitionKind::RecoveryFailed { strategy, error, retry_in: None, flapping: false }, None);
     }
+}
+
+/// What tells connections of one daemon from others: its process id, which can be another's by now, and its arguments.
+fn started_as(connection: &Connection) -> Option<(u32, &[OsString])> {
+    Some((connection.daemon.as_ref()?.pid, &connection.launch.as_ref()?.spec.argv))
 }
 
 fn configured(strategy: &StrategyChoice) -> recovery::StrategyChoice {

@@ -11,13 +11,32 @@ use crate::model::{Boottime, DeviceNumber, Mount};
 pub struct RecoverJob {
     /// Where the living replacement comes from.
     pub bring: Bring,
-    /// The mounts of the dead connection in the worker's own mount namespace.
+    /// The dead mounts in the worker's own mount namespace. They are those of one connection or, where one daemon that
+    /// served several is launched, of all these: their devices tell them apart.
     pub dead: Vec<Mount>,
     /// What the kernel can do.
     pub features: Features,
     /// How long it may take, from the start of the work to the last mount verified. What was launched and isn't ready by
     /// then is ended.
     pub deadline: Duration,
+}
+
+impl RecoverJob {
+    /// The dead connections, in the order in which the job names them.
+    pub(crate) fn connections(&self) -> Vec<DeviceNumber> {
+        let mut devices = Vec::new();
+        for Mount { device, .. } in &self.dead {
+            if !devices.contains(device) {
+                devices.push(*device);
+            }
+        }
+        devices
+    }
+
+    /// The mounts of one of them.
+    pub(crate) fn dead_of(&self, connection: DeviceNumber) -> Vec<Mount> {
+        self.dead.iter().filter(|dead| dead.device == connection).cloned().collect()
+    }
 }
 
 /// Who brings the living replacement.
@@ -96,8 +115,10 @@ pub enum Progress {
         /// Its process id in the worker's pid namespace.
         pid: u32,
     },
-    /// The replacement answered FUSE_INIT.
+    /// The replacement of a dead connection answered FUSE_INIT.
     Ready {
+        /// The dead connection.
+        dead: DeviceNumber,
         /// Its device.
         device: DeviceNumber,
         /// When the answer was seen.

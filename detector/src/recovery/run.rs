@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use super::error::{RecoverError, Stage};
 use super::heal::{CloneSource, MountedHere, Outcome, heal};
-use super::launch::{Brought, Launcher};
+use super::launch::{Brought, Launcher, There};
 use super::plan::{Plan, Replacement, is_same, plan};
 use super::wire::ProgressForm;
-use super::{Bring, RecoverJob, table};
-use crate::model::Mount;
+use super::{Bring, Features, RecoverJob, table};
+use crate::model::{DeviceNumber, Mount};
 use crate::mounts::mountinfo::Parsed;
 
 /// Runs a job. Tells its progress, [`ProgressForm::Finished`] last.
@@ -25,35 +25,41 @@ pub(crate) fn run(job: &RecoverJob, report: &mut dyn FnMut(ProgressForm)) {
 fn bring_and_heal(job: &RecoverJob, report: &mut dyn FnMut(ProgressForm)) -> Result<(), RecoverError> {
     let deadline = Instant::now() + job.deadline;
     if let Bring::Existing(mount) = &job.bring {
-        return heal_from_here(job, mount, report);
+        return heal_from_here(job, &job.dead, mount, report);
     }
-    let table = read_table()?;
-    if let Some(mount) = job.dead.iter().find_map(|dead| served_by(dead, &table)) {
-        // Somebody was faster.
-        return heal_from_here(job, mount, report);
-    }
-    if !job.dead.iter().any(|dead| table.mounts.iter().any(|mount| is_same(mount, dead))) {
-        (0..job.dead.len()).for_each(|mount| report(ProgressForm::Gone { mount }));
+    let left = still_dead(job, report)?;
+    if left.is_empty() {
         return Ok(());
     }
-
-    let mut launcher = Launcher::start(job, deadline)?;
-    let healed = match launcher.wait(job, deadline, report)? {
+    let launch = RecoverJob { dead: left, ..job.clone() };
+    let mut launcher = Launcher::start(&launch, deadline)?;
+    let healed = match launcher.wait(&launch, deadline, report)? {
         Brought::Here(mount) => {
-            heal_from_here(job, &mount, report)?;
+            heal_from_here(job, &launch.dead, &mount, report)?;
             true
         }
-        Brought::There(mount) => {
-            let replacement = Replacement::from(&*mount);
-            let plan = plan_now(job, &replacement)?;
-            // All clones are taken before the first mount is moved: where the mount point's parent is shared, detaching the
-            // dead mount here takes the daemon's own copy away from its namespace, too, and nothing can be cloned then.
-            let mut clones = fetch(&plan, &mut launcher);
-            carry_out(job, &plan, &replacement, &mut clones, report)
-        }
+        Brought::There(there) => heal_from_there(job, there, &mut launcher, report)?,
     };
-    // Otherwise the launcher ends what it launched: a daemon whose mount nobody sees is of no use.
+    // Otherwise the launcher ends what it launched: a daemon whose mounts nobody sees is of no use.
     if healed { launcher.release() } else { Ok(()) }
+}
+
+/// The dead mounts for whose connections something has to be launched. The others are gone, or somebody was faster, and
+/// they are dealt with.
+fn still_dead(job: &RecoverJob, report: &mut dyn FnMut(ProgressForm)) -> Result<Vec<Mount>, RecoverError> {
+    let table = read_table()?;
+    let mut left = Vec::new();
+    for connection in job.connections() {
+        let dead = job.dead_of(connection);
+        if let Some(mount) = dead.iter().find_map(|dead| served_by(dead, &table)) {
+            heal_from_here(job, &dead, mount, report)?;
+        } else if dead.iter().any(|dead| table.mounts.iter().any(|mount| is_same(mount, dead))) {
+            left.extend(dead);
+        } else {
+            dead.iter().filter_map(|dead| index(job, dead)).for_each(|mount| report(ProgressForm::Gone { mount }));
+        }
+    }
+    Ok(left)
 }
 
 /// The living mount of the same file system on top of a dead one.
@@ -70,22 +76,60 @@ fn read_table() -> Result<Parsed, RecoverError> {
     table::own().map_err(RecoverError::kernel(Stage::ReadMounts, "/proc/self/mountinfo"))
 }
 
-fn heal_from_here(job: &RecoverJob, mount: &Mount, report: &mut dyn FnMut(ProgressForm)) -> Result<(), RecoverError> {
+fn heal_from_here(
+    job: &RecoverJob,
+    dead: &[Mount],
+    mount: &Mount,
+    report: &mut dyn FnMut(ProgressForm),
+) -> Result<(), RecoverError> {
     let replacement = Replacement::from(mount);
-    let plan = plan_now(job, &replacement)?;
+    let plan = plan_with(&read_table()?, dead, &replacement, job.features);
     carry_out(job, &plan, &replacement, &mut MountedHere::new(mount), report);
     Ok(())
 }
 
-fn plan_now(job: &RecoverJob, replacement: &Replacement) -> Result<Plan, RecoverError> {
+/// Heals each connection with its own replacement; what goes wrong with one is no matter of the others. Whether at least
+/// one mount shows its replacement now.
+fn heal_from_there(
+    job: &RecoverJob,
+    there: There,
+    launcher: &mut Launcher,
+    report: &mut dyn FnMut(ProgressForm),
+) -> Result<bool, RecoverError> {
     let table = read_table()?;
+    // All clones are taken before the first mount is moved: where the mount point's parent is shared, detaching the
+    // dead mount here takes the daemon's own copy away from its namespace, too, and nothing can be cloned then.
+    let mut ready = Vec::new();
+    for (dead, mount) in there.replacements {
+        let replacement = Replacement::from(&mount);
+        let plan = plan_with(&table, &job.dead_of(dead), &replacement, job.features);
+        let clones = fetch(&plan, dead, launcher);
+        ready.push((plan, replacement, clones));
+    }
+    let mut healed = false;
+    for (plan, replacement, mut clones) in ready {
+        healed |= carry_out(job, &plan, &replacement, &mut clones, report);
+    }
+    for (dead, error) in there.missing {
+        let error = RecoverError::Launcher(error);
+        job.dead_of(dead).iter().for_each(|mount| report(failed(index(job, mount), &error)));
+    }
+    Ok(healed)
+}
+
+fn plan_with(table: &Parsed, dead: &[Mount], replacement: &Replacement, features: Features) -> Plan {
     // Flags and propagation as they are now: a mount can have been remounted since it was last looked at.
     let fresh = |dead: &Mount| {
         let now = table.mounts.iter().find(|mount| is_same(mount, dead));
         now.map_or_else(|| dead.clone(), |now| Mount { unique_id: dead.unique_id, ..now.clone() })
     };
-    let dead: Vec<_> = job.dead.iter().map(fresh).collect();
-    Ok(plan(&dead, &table.mounts, &table.children, replacement, job.features))
+    let dead: Vec<_> = dead.iter().map(fresh).collect();
+    plan(&dead, &table.mounts, &table.children, replacement, features)
+}
+
+/// Which of the job's mounts it is.
+fn index(job: &RecoverJob, mount: &Mount) -> Option<usize> {
+    job.dead.iter().position(|dead| is_same(dead, mount))
 }
 
 /// Whether at least one mount shows the replacement now.
@@ -97,7 +141,7 @@ fn carry_out(
     report: &mut dyn FnMut(ProgressForm),
 ) -> bool {
     let mut healed = false;
-    let index = |mount: &Mount| job.dead.iter().position(|dead| is_same(dead, mount));
+    let index = |mount: &Mount| index(job, mount);
     for mount in plan.gone.iter().filter_map(index) {
         report(ProgressForm::Gone { mount });
     }
@@ -127,9 +171,9 @@ fn failed(mount: Option<usize>, error: &RecoverError) -> ProgressForm {
 /// Clones in the order of the plan's steps.
 struct Fetched(VecDeque<Result<(OwnedFd, bool), RecoverError>>);
 
-fn fetch(plan: &Plan, launcher: &mut Launcher) -> Fetched {
+fn fetch(plan: &Plan, dead: DeviceNumber, launcher: &mut Launcher) -> Fetched {
     let steps = plan.steps.iter().filter_map(|step| Some((step, step.placement.relative()?)));
-    Fetched(steps.map(|(step, relative)| launcher.clone_part(relative, &step.dead.mount_point)).collect())
+    Fetched(steps.map(|(step, relative)| launcher.clone_part(dead, relative, &step.dead.mount_point)).collect())
 }
 
 impl CloneSource for Fetched {

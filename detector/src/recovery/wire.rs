@@ -259,7 +259,7 @@ impl From<JobForm> for RecoverJob {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ProgressForm {
     Launched { pid: u32 },
-    Ready { device: u32, at: u64, pid: Option<u32> },
+    Ready { dead: u32, device: u32, at: u64, pid: Option<u32> },
     Healed { mount: usize, device: u32, at: u64 },
     Gone { mount: usize },
     Failed { mount: Option<usize>, error: String, refused: bool },

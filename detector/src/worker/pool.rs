@@ -253,8 +253,8 @@ fn progress(form: ProgressForm, dead: &[Mount]) -> Option<Progress> {
     let device = DeviceNumber::from_kernel;
     Some(match form {
         ProgressForm::Launched { pid } => Progress::Launched { pid },
-        ProgressForm::Ready { device: number, at, pid } => {
-            Progress::Ready { device: device(number), at: Boottime(at), pid }
+        ProgressForm::Ready { dead, device: number, at, pid } => {
+            Progress::Ready { dead: device(dead), device: device(number), at: Boottime(at), pid }
         }
         ProgressForm::Healed { mount, device: number, at } => {
             Progress::Healed { mount: dead.get(mount)?.clone(), device: device(number), at: Boottime(at) }

@@ -6,5 +6,6 @@ mod brought;
 mod measure;
 mod probes;
 mod rebind;
+mod several;
 mod shed;
 mod stage;

@@ -16,8 +16,8 @@ const MAX_BYTES: usize = 128 << 10;
 /// What the worker asks of the launcher.
 #[derive(Serialize, Deserialize)]
 pub(super) enum ToGuardian {
-    /// A clone of a part of the replacement.
-    Clone { relative: Bytes, mount_point: Bytes },
+    /// A clone of a part of the replacement of a dead connection.
+    Clone { dead: u32, relative: Bytes, mount_point: Bytes },
     /// Success: end, and leave the daemon alone.
     Release,
 }
@@ -28,10 +28,17 @@ pub(super) enum FromGuardian {
     Launched {
         pid: u32,
     },
+    /// The replacement of a dead connection answers. For each connection this or `Missing` is told, once.
     Ready {
+        dead: u32,
         mount: Box<MountForm>,
         at: u64,
         pid: Option<u32>,
+    },
+    /// The replacement of a dead connection did not come, while others did.
+    Missing {
+        dead: u32,
+        error: String,
     },
     /// With the descriptor of the clone.
     Cloned {

@@ -18,6 +18,7 @@ mod guardian;
 mod ready;
 mod shed;
 mod stderr;
+mod watch;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -29,7 +30,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::channel::{Channel, FromGuardian, ToGuardian};
 use super::error::{RecoverError, Stage};
-use super::heal::CloneSource;
 use super::wire::ProgressForm;
 use super::{RecoverJob, table};
 use crate::model::{DeviceNumber, Mount};
@@ -39,7 +39,16 @@ pub(super) enum Brought {
     /// In the worker's own namespace, by a command.
     Here(Box<Mount>),
     /// In the launcher's.
-    There(Box<Mount>),
+    There(There),
+}
+
+/// What the launched daemon serves. Each dead connection is in one of the two lists.
+#[derive(Default)]
+pub(super) struct There {
+    /// The dead connections and their replacements.
+    pub replacements: Vec<(DeviceNumber, Mount)>,
+    /// The dead connections for which none came, and why.
+    pub missing: Vec<(DeviceNumber, String)>,
 }
 
 /// The worker's end of a launcher.
@@ -72,7 +81,7 @@ impl Launcher {
         }
     }
 
-    /// Waits until the replacement answers, in whichever of the two namespaces.
+    /// Waits until the replacements answer: in the launcher's namespace or, where there is one to wait for, in either.
     pub fn wait(
         &mut self,
         job: &RecoverJob,
@@ -81,6 +90,8 @@ impl Launcher {
     ) -> Result<Brought, RecoverError> {
         let place = || job.dead.first().map(|mount| mount.mount_point.clone()).unwrap_or_default();
         let talk = |error| RecoverError::kernel::<std::io::Error>(Stage::Talk, place())(error);
+        let connections = job.connections();
+        let mut there = There::default();
         let mounts =
             std::fs::File::open("/proc/self/mountinfo").map_err(RecoverError::kernel(Stage::ReadMounts, place()))?;
         loop {
@@ -94,8 +105,11 @@ impl Launcher {
                 return Err(RecoverError::kernel(Stage::Talk, place())(nix::errno::Errno::ETIMEDOUT));
             }
             let [told, changed] = events.map(|event| !event.revents().is_empty());
-            if changed && let Some(mount) = self.mounted_here(job) {
-                report(ready(&mount, crate::model::Boottime::now().0, None));
+            if changed
+                && let [dead] = connections.as_slice()
+                && let Some(mount) = self.mounted_here(job)
+            {
+                report(ready(dead.to_kernel(), &mount, crate::model::Boottime::now().0, None));
                 return Ok(Brought::Here(Box::new(mount)));
             }
             if !told {
@@ -103,13 +117,19 @@ impl Launcher {
             }
             match self.channel.receive::<FromGuardian>().map_err(talk)?.0 {
                 FromGuardian::Launched { pid } => report(ProgressForm::Launched { pid }),
-                FromGuardian::Ready { mount, at, pid } => {
+                FromGuardian::Ready { dead, mount, at, pid } => {
                     let mount = Mount::from(*mount);
-                    report(ready(&mount, at, pid));
-                    return Ok(Brought::There(Box::new(mount)));
+                    report(ready(dead, &mount, at, pid));
+                    there.replacements.push((DeviceNumber::from_kernel(dead), mount));
+                }
+                FromGuardian::Missing { dead, error } => {
+                    there.missing.push((DeviceNumber::from_kernel(dead), error));
                 }
                 FromGuardian::Failed(error) => return Err(RecoverError::Launcher(error)),
                 FromGuardian::Cloned { .. } => return Err(talk(std::io::ErrorKind::InvalidData.into())),
+            }
+            if there.replacements.len() + there.missing.len() == connections.len() {
+                return Ok(Brought::There(there));
             }
         }
     }
@@ -124,7 +144,31 @@ impl Launcher {
         ready::answers(&fresh).then_some(fresh)
     }
 
-    /// The replacement is in place: lets the daemon live on, without its own copy of the mount.
+    /// A detached clone of a part of the replacement of a dead connection, and whether that is a directory.
+    pub fn clone_part(
+        &mut self,
+        dead: DeviceNumber,
+        relative: &Path,
+        mount_point: &Path,
+    ) -> Result<(OwnedFd, bool), RecoverError> {
+        let talk = |error| RecoverError::kernel::<std::io::Error>(Stage::Talk, mount_point)(error);
+        let (relative, place) = ((&relative).into(), (&mount_point).into());
+        let request = ToGuardian::Clone { dead: dead.to_kernel(), relative, mount_point: place };
+        self.channel.send(&request, None).map_err(talk)?;
+        match self.channel.receive::<FromGuardian>().map_err(talk)? {
+            (FromGuardian::Cloned { is_directory }, Some(fd)) => Ok((fd, is_directory)),
+            (FromGuardian::Failed(error), _) => Err(RecoverError::Launcher(error)),
+            (
+                FromGuardian::Launched { .. }
+                | FromGuardian::Ready { .. }
+                | FromGuardian::Missing { .. }
+                | FromGuardian::Cloned { .. },
+                _,
+            ) => Err(talk(std::io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    /// The replacements are in place: lets the daemon live on, without its own copies of the mounts.
     pub fn release(self) -> Result<(), RecoverError> {
         let talk = RecoverError::kernel(Stage::Talk, "/");
         self.channel.send(&ToGuardian::Release, None).map_err(talk)?;
@@ -134,30 +178,16 @@ impl Launcher {
     }
 }
 
-impl CloneSource for Launcher {
-    fn clone_part(&mut self, relative: &Path, mount_point: &Path) -> Result<(OwnedFd, bool), RecoverError> {
-        let talk = |error| RecoverError::kernel::<std::io::Error>(Stage::Talk, mount_point)(error);
-        let request = ToGuardian::Clone { relative: (&relative).into(), mount_point: (&mount_point).into() };
-        self.channel.send(&request, None).map_err(talk)?;
-        match self.channel.receive::<FromGuardian>().map_err(talk)? {
-            (FromGuardian::Cloned { is_directory }, Some(fd)) => Ok((fd, is_directory)),
-            (FromGuardian::Failed(error), _) => Err(RecoverError::Launcher(error)),
-            (FromGuardian::Launched { .. } | FromGuardian::Ready { .. } | FromGuardian::Cloned { .. }, _) => {
-                Err(talk(std::io::ErrorKind::InvalidData.into()))
-            }
-        }
-    }
-}
-
-fn ready(mount: &Mount, at: u64, pid: Option<u32>) -> ProgressForm {
-    ProgressForm::Ready { device: mount.device.to_kernel(), at, pid }
+fn ready(dead: u32, mount: &Mount, at: u64, pid: Option<u32>) -> ProgressForm {
+    ProgressForm::Ready { dead, device: mount.device.to_kernel(), at, pid }
 }
 
 fn devices() -> std::io::Result<Vec<DeviceNumber>> {
     Ok(table::own()?.mounts.into_iter().map(|mount| mount.device).collect())
 }
 
-/// Each mount of the dead connection takes a descriptor until all are moved. Done after the fork: the daemon's limit stays.
+/// Each dead mount takes a descriptor until all are moved, and each replacement one. Done where the launched program is
+/// started already, or by another process: its limit stays.
 fn allow_many_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
