@@ -49,6 +49,18 @@ pub struct Scratch {
     pub binaries: Binaries,
 }
 
+impl Scratch {
+    /// The same with a new directory below this one, for a part of the task.
+    ///
+    /// # Errors
+    /// mkdir(2)'s.
+    pub fn subdirectory(&self, name: &str) -> Result<Self> {
+        let dir = self.dir.join(name);
+        fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(Self { dir, binaries: self.binaries.clone() })
+    }
+}
+
 /// Runs `task` in a place of its own, and says at the end what is left of it: nothing, or it failed.
 ///
 /// # Errors

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
-use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 
+use super::kills::unmount;
 use crate::agent::Agent;
 use crate::process;
 use crate::sandbox::Scratch;
@@ -127,9 +127,7 @@ impl Crowd {
             }
         }
         self.daemons.iter().try_for_each(|&daemon| process::reap(daemon))?;
-        self.mount_points.iter().try_for_each(|mount_point| {
-            umount2(mount_point, MntFlags::empty()).with_context(|| format!("cannot unmount {}", mount_point.display()))
-        })?;
+        self.mount_points.iter().try_for_each(|mount_point| unmount(mount_point))?;
         Ok(count(&lines, self.mount_points.len(), killed))
     }
 }

@@ -61,6 +61,7 @@ fn command(options: &Options) -> String {
 }
 
 fn measure<'a>(options: &Options, scratch: &Scratch, backend: &'a str) -> Result<Measured<'a>> {
+    let scratch = &scratch.subdirectory(backend)?;
     eprintln!("{backend}: {} kills", options.kills);
     let agent = super::agent(scratch, backend, true, &[])?;
     let kills = kills::run(&agent, scratch, options.kills)?;

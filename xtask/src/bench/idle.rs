@@ -10,8 +10,9 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 
 use crate::process;
 
-/// After the last mount was made, before it counts as idle: the agent's own follow-up work is done by then.
-const SETTLE: Duration = Duration::from_secs(3);
+/// After the last mount was made, before it counts as idle: the agent's follow-up work is done by then, and the threads
+/// that it needed are gone too (tokio ends a thread of its blocking pool that had nothing to do for 10 s).
+const SETTLE: Duration = Duration::from_secs(15);
 
 /// Use over a time, of the agent and of its worker processes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

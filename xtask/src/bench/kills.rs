@@ -1,15 +1,17 @@
 //! Daemons killed one after another at a random moment, each on a mount of its own.
 
 use std::fs;
+use std::path::Path;
 use std::thread::sleep;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
+use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
 use crate::agent::Agent;
-use crate::process;
+use crate::process::{self, POLL};
 use crate::sandbox::Scratch;
 use crate::steerfs;
 use crate::transition::{Event, between};
@@ -66,7 +68,21 @@ fn round(agent: &Agent, scratch: &Scratch, number: u32, phase: Duration, kills: 
     kills.recovery.extend(recovered.recovery_micros.map(Duration::from_micros));
     kills.outage.push(between(killed, recovered.time));
     // The last mount of the connection: its daemon then ends by itself.
-    umount2(&mount_point, MntFlags::empty()).with_context(|| format!("cannot unmount {}", mount_point.display()))
+    unmount(&mount_point)
+}
+
+/// Unmounts as umount(8) does. The agent looks at a mount through a descriptor, and while it does, it is in use.
+///
+/// # Errors
+/// umount2(2)'s, EBUSY only after [`PATIENCE`].
+pub fn unmount(mount_point: &Path) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match umount2(mount_point, MntFlags::empty()) {
+            Err(Errno::EBUSY) if Instant::now() < deadline => sleep(POLL),
+            done => return done.with_context(|| format!("cannot unmount {}", mount_point.display())),
+        }
+    }
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): enough for a random phase.

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
+
+use crate::process::POLL;
 
 /// Counts of one program since it was loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,6 +53,31 @@ fn held(pid: u32) -> BTreeMap<u32, Runs> {
     descriptors.filter_map(|descriptor| parse_fdinfo(&fs::read_to_string(descriptor.path()).ok()?)).collect()
 }
 
+/// Waits until the process holds a link of a program to this raw tracepoint.
+///
+/// # Errors
+/// There was none within `patience`.
+pub fn wait_until_attached(pid: u32, tracepoint: &str, patience: Duration) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    while !is_attached(pid, tracepoint) {
+        ensure!(Instant::now() < deadline, "the agent did not attach to {tracepoint} within {patience:?}");
+        sleep(POLL);
+    }
+    Ok(())
+}
+
+fn is_attached(pid: u32, tracepoint: &str) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let mut texts = descriptors.filter_map(|descriptor| fs::read_to_string(descriptor.path()).ok());
+    texts.any(|text| names_tracepoint(&text, tracepoint))
+}
+
+/// What the kernel tells of a link's descriptor (`bpf_raw_tp_link_show_fdinfo` in kernel/bpf/syscall.c), of programs on
+/// BTF-typed tracepoints too.
+fn names_tracepoint(text: &str, tracepoint: &str) -> bool {
+    text.lines().filter_map(|line| line.strip_prefix("tp_name:")).any(|name| name.trim() == tracepoint)
+}
+
 /// What the kernel tells of a program's descriptor (`bpf_prog_show_fdinfo` in kernel/bpf/syscall.c). A link's names the
 /// program too, but has no counts.
 fn parse_fdinfo(text: &str) -> Option<(u32, Runs)> {
@@ -72,5 +100,11 @@ mod tests {
         assert_eq!(parse_fdinfo(program), Some((42, Runs { count: 100, time: Duration::from_nanos(5500) })));
         let link = "pos:\t0\nlink_type:\traw_tracepoint\nlink_id:\t7\nprog_tag:\tabc\nprog_id:\t42\n";
         assert_eq!(parse_fdinfo(link), None);
+    }
+
+    #[test]
+    fn a_link_names_its_tracepoint() {
+        let link = "pos:\t0\nlink_type:\traw_tracepoint\nlink_id:\t7\nprog_id:\t42\ntp_name:\tsys_exit\n";
+        assert!(names_tracepoint(link, "sys_exit") && !names_tracepoint(link, "sys_enter"));
     }
 }
