@@ -30,6 +30,8 @@ pub(super) struct Connection {
     pub told: bool,
     /// It is known who serves it, and how that was started, as far as it can be known.
     pub introduced: bool,
+    /// When a look first saw it mounted.
+    pub mounted: Option<Boottime>,
     /// Nobody was found to hold its descriptor, and it was asked for a sign of life for that.
     pub sought: bool,
     /// When it was last probed because an application got an error.
@@ -62,6 +64,7 @@ impl Connection {
             untold: Vec::new(),
             told: false,
             introduced: false,
+            mounted: None,
             sought: false,
             hinted: None,
             died: None,

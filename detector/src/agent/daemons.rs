@@ -64,9 +64,10 @@ impl Node {
         }
     }
 
-    pub(super) fn holders_found(&mut self, now: Boottime, holders: Found) {
+    pub(super) fn holders_found(&mut self, holders: Found) {
         let again = std::mem::replace(&mut self.holders, HoldersAsked::No) == HoldersAsked::Again;
         let lonely = self.without_daemon();
+        let mut inconclusive = false;
         let ids: Vec<_> = self.connections.keys().copied().filter(|id| self.is_current(*id)).collect();
         for id in ids {
             let found = holders.by_connection.get(&id.device).cloned().unwrap_or_default();
@@ -76,10 +77,10 @@ impl Node {
             }
             // Who else holds the descriptor of a connection whose daemon is known may be a child that merely inherited it.
             if lonely.contains(&id) {
-                self.found_daemons(now, id, found, holders.unattributed.is_empty());
+                inconclusive |= !self.found_daemons(id, found, holders.began, holders.unattributed.is_empty());
             }
         }
-        if again {
+        if again || inconclusive {
             self.ask_for_holders();
         }
         let unattributed = holders.unattributed;
@@ -93,18 +94,26 @@ impl Node {
     }
 
     /// Nobody at all holds the descriptor of a connection that is mounted: its daemon died before it was found, or it
-    /// can't be seen from here. One probe tells.
-    fn found_daemons(&mut self, now: Boottime, id: ConnectionId, found: Vec<Process>, complete: bool) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        if found.is_empty() && !complete {
-            self.introduce(id);
-        } else if found.is_empty() && !std::mem::replace(&mut connection.sought, true) {
-            self.push(id, Input::AccessFailed { at: now });
+    /// can't be seen from here. One probe tells. `false` if the look began before the mount was known: then it says nothing,
+    /// and has to be repeated.
+    fn found_daemons(&mut self, id: ConnectionId, found: Vec<Process>, began: Boottime, complete: bool) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return true };
+        if found.is_empty() {
+            match connection.mounted {
+                // Nowhere yet: the look at the mounts asks again.
+                None => return true,
+                Some(mounted) if began < mounted => return false,
+                Some(_) => {}
+            }
+            if complete && !std::mem::replace(&mut connection.sought, true) {
+                self.push(id, Input::AccessFailed { at: self.now });
+            }
             self.introduce(id);
         }
         for process in found {
             self.daemon_seen(id, process);
         }
+        true
     }
 
     pub(super) fn ask_for_holders(&mut self) {

@@ -22,6 +22,8 @@ pub enum Scope {
 /// Who holds `/dev/fuse` descriptors.
 #[derive(Debug, Clone, Default)]
 pub struct Found {
+    /// When the look began: a descriptor belongs to no connection before it is mounted, so it says nothing of later ones.
+    pub began: Boottime,
     /// Of which connection (fdinfo tells it since Linux 6.18).
     pub by_connection: BTreeMap<DeviceNumber, Vec<Process>>,
     /// Process ids of those of whom it is not known.

@@ -114,7 +114,7 @@ impl Node {
             Event::Kernel(event) => self.kernel(now, event),
             Event::Lost => self.rebuild(),
             Event::Scanned { snapshot, scope, began } => self.scanned(now, *snapshot, scope, began),
-            Event::HoldersFound(holders) => self.holders_found(now, holders),
+            Event::HoldersFound(holders) => self.holders_found(holders),
             Event::AbortWritten { device, actor, at } => self.input_of(device, Input::AbortWritten { at, actor }),
             Event::ProcessEnded { pid, status, at } => self.process_ended(pid, status, at),
             Event::Remembered { pid, record } => self.remembered(pid, record.as_deref()),

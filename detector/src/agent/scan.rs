@@ -71,7 +71,7 @@ impl Node {
         let hidden = !mounts.is_empty() && mounts.iter().all(|mount| self.is_covered(mount));
         let id = self.current_or_new(device);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let own = self.setting.own;
+        let (own, seen) = (self.setting.own, self.now);
         let was_here = connection.mounts.iter().any(|mount| mount.namespace == own);
         let before = connection.mounts.len();
         let count = mounts.len();
@@ -80,6 +80,9 @@ impl Node {
             connection.hidden = hidden;
         }
         connection.set_mounts(mounts);
+        if count > 0 {
+            connection.mounted.get_or_insert(seen);
+        }
         if was_here && connection.is_elsewhere(own) {
             // Gone from here; whether it is still elsewhere was looked at some time ago.
             self.actions.push(Action::Scan(Scope::Everything));

@@ -117,11 +117,14 @@ pub(super) fn remember(pid: u32, queue: Queue) {
 /// Looks for the holders of `/dev/fuse` descriptors.
 pub(super) fn find_holders(queue: Queue) {
     spawn_blocking(move || {
+        let began = Boottime::now();
         let found = match mounts::holders() {
-            Ok(holders) => Found { by_connection: named(holders.by_connection), unattributed: holders.unattributed },
+            Ok(holders) => {
+                Found { began, by_connection: named(holders.by_connection), unattributed: holders.unattributed }
+            }
             Err(error) => {
                 tracing::warn!(%error, "/proc can't be searched for FUSE daemons");
-                Found::default()
+                Found { began, ..Found::default() }
             }
         };
         let _ = queue.send(Event::HoldersFound(found).into());

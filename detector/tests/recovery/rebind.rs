@@ -37,6 +37,7 @@ fn every_kind_of_mount(propagation: MsFlags, beneath: bool) {
             dead.retain(|mount| mount.mount_point != new);
             assert_eq!(dead.len(), 4, "round {round}");
             daemon.kill();
+            applications.iter().for_each(Application::wait_for_death);
             let _ = umount2(&new, MntFlags::MNT_DETACH);
             daemon = stage.serve(&new);
             let replacement = only(&new);

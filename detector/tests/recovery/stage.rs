@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -214,10 +214,12 @@ pub fn failures(progress: &[Progress]) -> Vec<String> {
     progress.iter().filter_map(error).collect()
 }
 
-/// An application that looks for a file below a mount point again and again. It may be told that the connection is dead;
+/// An application that opens a file below a mount point again and again: unlike stat(2), that is never answered from a
+/// cache. It may be told that the connection is dead;
 /// that the file doesn't exist would mean that it saw the bare directory.
 pub struct Application {
     stop: Arc<AtomicBool>,
+    deaths: Arc<AtomicU64>,
     thread: Option<JoinHandle<Seen>>,
 }
 
@@ -230,22 +232,35 @@ pub struct Seen {
 impl Application {
     pub fn start(file: &Path) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, file) = (Arc::clone(&stop), file.to_owned());
+        let deaths = Arc::new(AtomicU64::new(0));
+        let (stopped, died, file) = (Arc::clone(&stop), Arc::clone(&deaths), file.to_owned());
         let thread = std::thread::spawn(move || {
             let mut seen = Seen::default();
             while !stopped.load(Ordering::Relaxed) {
-                match fs::symlink_metadata(&file) {
+                match fs::File::open(&file) {
                     Ok(_) => seen.answered += 1,
                     Err(error) if error.kind() == ErrorKind::NotFound => {
                         panic!("the bare directory was visible after {seen:?}")
                     }
-                    Err(error) if is_dead(&error) => seen.dead += 1,
+                    Err(error) if is_dead(&error) => {
+                        seen.dead += 1;
+                        died.store(seen.dead, Ordering::Release);
+                    }
                     Err(error) => panic!("{error} after {seen:?}"),
                 }
             }
             seen
         });
-        Self { stop, thread: Some(thread) }
+        Self { stop, deaths, thread: Some(thread) }
+    }
+
+    /// Waits until it was told of a death once more than before.
+    pub fn wait_for_death(&self) {
+        let (before, deadline) = (self.deaths.load(Ordering::Acquire), Instant::now() + PATIENCE);
+        while self.deaths.load(Ordering::Acquire) == before {
+            assert!(Instant::now() < deadline, "the application never saw the dead mount");
+            std::thread::yield_now();
+        }
     }
 
     pub fn stop(mut self) -> Seen {
