@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fuse_detector::kernel::{
-    AbortCall, BackendChoice, EventStream, HookState, Kernel, KernelEvent, LoadOptions, OldestRequest, load,
+    BackendChoice, EventStream, HookState, Kernel, KernelEvent, LoadOptions, OldestRequest, load,
 };
-use fuse_detector::model::{BackendKind, Boottime, ExitStatus, Signal};
+use fuse_detector::model::{AbortCall, BackendKind, Boottime, ExitStatus, Signal};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};

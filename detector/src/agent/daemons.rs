@@ -57,6 +57,10 @@ impl Node {
         let launch = record.map(|record| Launch::of(record, self.setting.own));
         let served: Vec<_> = self.processes.get(&pid).into_iter().flatten().copied().collect();
         for id in served {
+            let daemon = self.connections.get_mut(&id).and_then(|known| known.daemon.as_mut());
+            if let (Some(daemon), Some(record)) = (daemon.filter(|daemon| daemon.pid == pid), record) {
+                daemon.comm.get_or_insert_with(|| record.comm.clone());
+            }
             if let (Some(connection), Some(launch)) = (self.connections.get_mut(&id), &launch) {
                 connection.launch.get_or_insert_with(|| launch.clone());
             }

@@ -171,8 +171,8 @@ pub enum Action {
         /// The pause.
         after: Duration,
     },
-    /// Attach or detach the system call hook, if the wish lasts.
-    WantVfsErrors(bool),
+    /// Whether the system call hook is wanted has changed: follow it, if the wish lasts.
+    VfsErrorsWishChanged,
     /// Errors that an application got were attributed: count them.
     CountVfsErrors {
         /// The applications' process id.

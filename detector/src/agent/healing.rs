@@ -9,7 +9,7 @@ use super::event::{Action, Scope};
 use super::node::Node;
 use crate::health::Input;
 use crate::model::{Boottime, ConnectionId, DeviceNumber, Mount, Process, Reason, Recovery, TransitionKind};
-use crate::policy::{Access, Backoff, Decision, Mode, OnAbort, StrategyChoice};
+use crate::policy::{Access, Decision, Mode, OnAbort, StrategyChoice};
 use crate::recovery::{self, BackoffSettings, Bring, FlapWatch, Progress, RecoverJob, Strategy};
 
 /// How long a worker may take to put all mounts of a connection back once the replacement serves, on top of what the
@@ -112,8 +112,7 @@ impl Node {
         let choice = recovery::choose(configured(&decision.strategy), &facts);
         let whole = connection.mounts.iter().filter(|mount| mount.is_whole());
         let places = whole.map(|mount| mount.mount_point.clone()).collect();
-        let Backoff { initial, max, give_up_after } = decision.backoff;
-        let settings = BackoffSettings { initial, max, give_up_after };
+        let settings = decision.backoff;
         connection.healing = Some(Healing {
             strategy: choice.map_or(Strategy::Rebind, |(strategy, _)| strategy),
             stage: Stage::Pausing,
@@ -293,9 +292,9 @@ impl Node {
     }
 
     /// A recovery that was begun for this connection goes on.
-    pub(super) fn progress(&mut self, now: Boottime, id: ConnectionId, progress: Progress) {
+    pub(super) fn progress(&mut self, id: ConnectionId, progress: Progress) {
         for concerned in self.concerned(id, &progress) {
-            self.advance(now, concerned, progress.clone());
+            self.advance(concerned, progress.clone());
         }
     }
 
@@ -316,7 +315,7 @@ impl Node {
         }
     }
 
-    fn advance(&mut self, now: Boottime, id: ConnectionId, progress: Progress) {
+    fn advance(&mut self, id: ConnectionId, progress: Progress) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(healing) = &mut connection.healing else { return };
         match progress {
@@ -325,7 +324,7 @@ impl Node {
                 healing.ready.get_or_insert((device, at));
                 let replacement = self.serving_or_new(device);
                 if let Some(pid) = pid.filter(|_| self.without_daemon().contains(&replacement)) {
-                    self.daemon_seen(replacement, Process { pid, comm: crate::mounts::comm(pid) });
+                    self.daemon_seen(replacement, Process { pid, comm: None });
                 }
             }
             Progress::Healed { mount, device: _, at } => {
@@ -339,23 +338,23 @@ impl Node {
                 Some(mount) => format!("{}: {error}", crate::text::printable(mount.mount_point.as_os_str())),
                 None => error,
             }),
-            Progress::Finished => self.conclude(now, id),
+            Progress::Finished => self.conclude(id),
         }
     }
 
-    fn conclude(&mut self, now: Boottime, id: ConnectionId) {
+    fn conclude(&mut self, id: ConnectionId) {
         let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { return };
         if healing.failures.is_empty() {
             healing.stage = Stage::Checking;
             self.actions.push(Action::Scan(Scope::Own));
         } else {
-            self.attempt_failed(now, id);
+            self.attempt_failed(id);
         }
     }
 
     /// The mount table was read after an attempt that healed all it knew of: mounts that were made meanwhile are healed,
     /// too, and only when none is left it is a success.
-    pub(super) fn check_healed(&mut self, now: Boottime) {
+    pub(super) fn check_healed(&mut self) {
         let checking = |known: &&Connection| known.healing.as_ref().is_some_and(|it| it.stage == Stage::Checking);
         let checking: Vec<_> = self.connections.values().filter(checking).map(|known| known.id).collect();
         for id in checking {
@@ -372,7 +371,7 @@ impl Node {
                 self.attempt(id);
             } else {
                 healing.failures.push(format!("{} dead mounts are still there after each attempt", left.len()));
-                self.attempt_failed(now, id);
+                self.attempt_failed(id);
             }
         }
     }
@@ -395,7 +394,8 @@ impl Node {
         self.push(id, Input::Recovered);
     }
 
-    fn attempt_failed(&mut self, now: Boottime, id: ConnectionId) {
+    fn attempt_failed(&mut self, id: ConnectionId) {
+        let now = self.now;
         let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { return };
         healing.stage = Stage::Pausing;
         let retry_in = healing.backoff.after_failure(now.since(healing.begun));

@@ -10,8 +10,8 @@ use super::daemons::HoldersAsked;
 use super::event::{Action, Event, Scope};
 use super::healing::Volume;
 use super::telling::outcome_of;
-use crate::health::{self, DaemonEnd, ExitSource, Input, Origin, State, Timer};
-use crate::kernel::{AbortCall, KernelEvent};
+use crate::health::{DaemonEnd, ExitSource, Input, Origin, State, Timer};
+use crate::kernel::KernelEvent;
 use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId};
 use crate::mounts::ChildMount;
 use crate::policy::{Decision, Mode, Policy, Subject};
@@ -111,9 +111,9 @@ impl Node {
     pub fn handle(&mut self, now: Boottime, event: Event) -> Vec<Action> {
         self.now = now;
         match event {
-            Event::Kernel(event) => self.kernel(now, event),
+            Event::Kernel(event) => self.kernel(event),
             Event::Lost => self.rebuild(),
-            Event::Scanned { snapshot, scope, began } => self.scanned(now, *snapshot, scope, began),
+            Event::Scanned { snapshot, scope, began } => self.scanned(*snapshot, scope, began),
             Event::HoldersFound(holders) => self.holders_found(holders),
             Event::AbortWritten { device, actor, at } => self.input_of(device, Input::AbortWritten { at, actor }),
             Event::ProcessEnded { pid, status, at } => self.process_ended(pid, status, at),
@@ -123,9 +123,9 @@ impl Node {
             Event::Timer { connection, timer } => self.timer(connection, timer),
             Event::Retry { connection } => self.attempt(connection),
             Event::PrivateNamespace(namespace) => drop(self.private.insert(namespace, now)),
-            Event::Progress { connection, progress } => self.progress(now, connection, progress),
+            Event::Progress { connection, progress } => self.progress(connection, progress),
         }
-        self.settle(now);
+        self.settle();
         std::mem::take(&mut self.actions)
     }
 
@@ -134,10 +134,10 @@ impl Node {
         self.vfs_wanted
     }
 
-    fn kernel(&mut self, now: Boottime, event: KernelEvent) {
+    fn kernel(&mut self, event: KernelEvent) {
         match event {
             KernelEvent::Ready { at: _, device, daemon } => {
-                let id = self.initialised(now, device);
+                let id = self.initialised(device);
                 self.daemon_seen(id, daemon);
                 self.push(id, Input::Initialised);
             }
@@ -146,8 +146,7 @@ impl Node {
                 self.daemon_seen(id, daemon);
             }
             KernelEvent::RequestsAborted { at, device, by, exiting, kernel_thread: _, syscall } => {
-                let call = syscall.map(abort_call);
-                self.input_of(device, Input::RequestsAborted { at, by, exiting, call });
+                self.input_of(device, Input::RequestsAborted { at, by, exiting, call: syscall });
             }
             KernelEvent::DaemonExited { at, daemon, status, sender, oom } => {
                 let end = Some(DaemonEnd { status, sender, oom });
@@ -164,14 +163,14 @@ impl Node {
 
     /// The connection whose INIT was answered just now: the one that was waiting for it, or else a new one that took
     /// over the number of one that is gone.
-    fn initialised(&mut self, now: Boottime, device: DeviceNumber) -> ConnectionId {
+    fn initialised(&mut self, device: DeviceNumber) -> ConnectionId {
         if let Some(id) = self.current.get(&device).copied() {
             let waits =
                 |known: &Connection| known.machine.state() == State::Created && !known.is_elsewhere(self.setting.own);
             if self.connections.get(&id).is_some_and(waits) {
                 return id;
             }
-            self.supersede(now, id);
+            self.supersede(id);
         }
         self.create(device)
     }
@@ -189,7 +188,7 @@ impl Node {
         if let Some(id) = self.current(device)
             && self.connections.get(&id).is_some_and(Connection::is_down)
         {
-            self.supersede(self.now, id);
+            self.supersede(id);
         }
         self.current_or_new(device)
     }
@@ -211,11 +210,11 @@ impl Node {
     }
 
     /// Another connection has the number now: this one's superblock is gone.
-    pub(super) fn supersede(&mut self, now: Boottime, id: ConnectionId) {
+    pub(super) fn supersede(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.set_mounts(Vec::new());
             self.push(id, Input::Mounts { count: 0, control: false });
-            self.drain(now);
+            self.drain();
         }
         if self.current.get(&id.device) == Some(&id) {
             self.current.remove(&id.device);
@@ -258,9 +257,8 @@ impl Node {
     fn rebuild(&mut self) {
         self.actions.push(Action::Scan(Scope::Everything));
         self.ask_for_holders();
-        let now = Boottime::default();
         for id in self.living() {
-            self.push(id, Input::AccessFailed { at: now });
+            self.push(id, Input::AccessFailed { at: self.now });
         }
     }
 
@@ -282,8 +280,8 @@ impl Node {
         self.pending.push_back((id, input));
     }
 
-    fn settle(&mut self, now: Boottime) {
-        self.drain(now);
+    fn settle(&mut self) {
+        self.drain();
         self.forget_the_gone();
         let wanted = match self.setting.vfs_errors {
             VfsErrors::On => true,
@@ -294,7 +292,7 @@ impl Node {
             }
         };
         if std::mem::replace(&mut self.vfs_wanted, wanted) != wanted {
-            self.actions.push(Action::WantVfsErrors(wanted));
+            self.actions.push(Action::VfsErrorsWishChanged);
         }
     }
 
@@ -345,12 +343,5 @@ impl Node {
         self.namespaces = namespaces.unwrap_or_else(|| std::mem::take(&mut self.namespaces));
         self.covered = covered;
         self.children = children;
-    }
-}
-
-const fn abort_call(call: AbortCall) -> health::AbortCall {
-    match call {
-        AbortCall::Write => health::AbortCall::Write,
-        AbortCall::Umount => health::AbortCall::Umount,
     }
 }

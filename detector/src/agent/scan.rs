@@ -9,7 +9,7 @@ use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, Mou
 use crate::mounts::{ChildMount, Snapshot};
 
 impl Node {
-    pub(super) fn scanned(&mut self, now: Boottime, snapshot: Snapshot, scope: Scope, began: Boottime) {
+    pub(super) fn scanned(&mut self, snapshot: Snapshot, scope: Scope, began: Boottime) {
         let Snapshot { mounts, children, namespaces, .. } = snapshot;
         let own = self.setting.own;
         let private = self.private.clone();
@@ -25,7 +25,7 @@ impl Node {
         for mount in mounts.into_iter().filter(|mount| !self.private.contains_key(&mount.namespace)) {
             by_device.entry(mount.device).or_default().push(mount);
         }
-        self.supersede_reused(now, &by_device);
+        self.supersede_reused(&by_device);
         for connection in self.connections.values().filter(|known| self.is_current(known.id)) {
             let others = connection.mounts.iter().filter(|mount| kept(mount.namespace)).cloned();
             let all = by_device.entry(connection.id.device).or_default();
@@ -36,16 +36,16 @@ impl Node {
         for (device, mounts) in by_device {
             self.update_mounts(device, mounts);
         }
-        self.drain(now);
+        self.drain();
         self.tell_untold(scope, began);
-        self.check_healed(now);
+        self.check_healed();
         let first = !std::mem::replace(&mut self.looked, true);
-        self.look_closer(now, first);
+        self.look_closer(first);
     }
 
     /// A number whose mounts in the agent's namespace are all others than before belongs to another connection: the
     /// last mount was taken away and the next took over the number, all between two looks.
-    fn supersede_reused(&mut self, now: Boottime, by_device: &HashMap<DeviceNumber, Vec<Mount>>) {
+    fn supersede_reused(&mut self, by_device: &HashMap<DeviceNumber, Vec<Mount>>) {
         let own = self.setting.own;
         let ids = |mounts: &[Mount]| -> HashSet<u64> {
             mounts.iter().filter(|mount| mount.namespace == own).filter_map(|mount| mount.unique_id).collect()
@@ -58,7 +58,7 @@ impl Node {
             let elsewhere = connection.is_elsewhere(own) && mounts.iter().any(|mount| mount.namespace == own);
             let orphaned = elsewhere && !connection.machine.daemons().any(|daemon| daemon.alive);
             if orphaned || !before.is_empty() && !after.is_empty() && before.is_disjoint(&after) {
-                self.supersede(now, id);
+                self.supersede(id);
             }
         }
     }
@@ -96,20 +96,19 @@ impl Node {
 
     /// Those of which nothing more is known than that they are mounted: are they alive, who serves them? Where kernel
     /// hooks report each INIT, a connection that appears later needs no question: its INIT is on the way.
-    fn look_closer(&mut self, now: Boottime, first: bool) {
+    fn look_closer(&mut self, first: bool) {
         let told_by_hooks = self.setting.backend != BackendKind::Portable && !first;
-        let unknown = |state: State| state == State::Created;
         let ids: Vec<ConnectionId> = self
             .connections
             .values_mut()
             .filter(|known| {
-                unknown(known.machine.state()) && !known.mounts.is_empty() && !known.ignored && !known.hidden
+                known.machine.state() == State::Created && !known.mounts.is_empty() && !known.ignored && !known.hidden
             })
             .filter(|_| !told_by_hooks)
             .filter_map(|known| (!std::mem::replace(&mut known.looked_at, true)).then_some(known.id))
             .collect();
         for id in ids {
-            self.push(id, Input::AccessFailed { at: now });
+            self.push(id, Input::AccessFailed { at: self.now });
         }
         if !self.without_daemon().is_empty() {
             self.ask_for_holders();

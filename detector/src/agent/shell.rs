@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{self, UnboundedReceiver, unbounded_channel};
@@ -77,7 +76,7 @@ pub struct Shell {
     pub(super) counters: Option<Counters>,
     pub(super) hooks: Vec<HookStatus>,
     pub(super) metrics: Metrics,
-    pub(super) pool: Arc<Pool>,
+    pub(super) pool: Pool,
     pub(super) control: Option<ControlFs>,
     stream: Option<EventStream>,
     queue: Queue,
@@ -128,7 +127,7 @@ impl Shell {
             kernel,
             hooks,
             metrics,
-            pool: Arc::new(pool),
+            pool,
             control,
             looker: Looker::new(queue.clone()),
             queue,
@@ -258,7 +257,7 @@ impl Shell {
             Action::RetryAfter { connection, after } => {
                 self.send_later(after, Event::Retry { connection }.into());
             }
-            Action::WantVfsErrors(_) => drop(self.send_later(VFS_ERRORS_DELAY, Message::VfsErrorsDue)),
+            Action::VfsErrorsWishChanged => drop(self.send_later(VFS_ERRORS_DELAY, Message::VfsErrorsDue)),
             Action::CountVfsErrors { pid, fs_type } => {
                 self.attributed.insert(pid, fs_type);
                 if !std::mem::replace(&mut self.draining, true) {
@@ -278,7 +277,7 @@ impl Shell {
     }
 
     fn probe(&self, connection: ConnectionId, target: ProbeTarget) {
-        let (pool, queue) = (Arc::clone(&self.pool), self.queue.clone());
+        let (pool, queue) = (self.pool.clone(), self.queue.clone());
         tokio::spawn(async move {
             let outcome = pool.probe(target, PROBE_DEADLINE).await;
             let _ = queue.send(Event::Probed { connection, outcome, at: Boottime::now() }.into());

@@ -11,18 +11,18 @@ use crate::worker::ProbeOutcome;
 
 impl Node {
     /// Feeds the machines until none has anything more to say.
-    pub(super) fn drain(&mut self, now: Boottime) {
+    pub(super) fn drain(&mut self) {
         while let Some((id, input)) = self.pending.pop_front() {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
-            for effect in connection.machine.on(now, input) {
-                self.effect(now, id, effect);
+            for effect in connection.machine.on(self.now, input) {
+                self.effect(id, effect);
             }
         }
     }
 
-    pub(super) fn effect(&mut self, now: Boottime, id: ConnectionId, effect: Effect) {
+    fn effect(&mut self, id: ConnectionId, effect: Effect) {
         match effect {
-            Effect::Probe => self.probe(now, id),
+            Effect::Probe => self.probe(id),
             Effect::FindHolders => {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.asks_holders = true;
@@ -31,11 +31,11 @@ impl Node {
             }
             Effect::Arm(timer, after) => self.actions.push(Action::Arm { connection: id, timer, after }),
             Effect::Disarm(timer) => self.actions.push(Action::Disarm { connection: id, timer }),
-            Effect::Tell(verdict) => self.decided(now, id, verdict),
+            Effect::Tell(verdict) => self.decided(id, verdict),
         }
     }
 
-    pub(super) fn probe(&mut self, now: Boottime, id: ConnectionId) {
+    fn probe(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get(&id) else { return };
         let covered = |mount: &Mount| self.is_covered(mount);
         match connection.probe_target(self.setting.own, &covered, &self.namespaces) {
@@ -47,14 +47,14 @@ impl Node {
                     ProbeOutcome::Failed("no mount of it can be reached: others cover them".to_owned())
                 };
                 let first_look = connection.machine.state() == State::Created;
-                self.push(id, Input::Probed { outcome: outcome_of(outcome), at: now, first_look });
+                self.push(id, Input::Probed { outcome: outcome_of(outcome), at: self.now, first_look });
             }
         }
     }
 
     /// A verdict on a connection that no look has seen mounted waits for the next look: a line without a mount point
     /// helps nobody. And `ready` waits until it is known who serves it, so that a death right after it is understood.
-    fn decided(&mut self, now: Boottime, id: ConnectionId, verdict: Verdict) {
+    fn decided(&mut self, id: ConnectionId, verdict: Verdict) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let mounted = !connection.known_mounts().is_empty();
         let gone = connection.machine.state() == State::Gone;
@@ -65,12 +65,12 @@ impl Node {
                 self.actions.push(Action::Scan(Scope::Own));
             }
             if let Some(connection) = self.connections.get_mut(&id) {
-                connection.untold.push((now, verdict));
+                connection.untold.push((self.now, verdict));
             }
         } else {
             // What waited comes first.
             self.tell_all(id);
-            self.verdict(now, id, verdict);
+            self.verdict(self.now, id, verdict);
         }
     }
 
@@ -122,7 +122,7 @@ impl Node {
         }
     }
 
-    fn verdict(&mut self, now: Boottime, id: ConnectionId, verdict: Verdict) {
+    fn verdict(&mut self, decided: Boottime, id: ConnectionId, verdict: Verdict) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         match verdict {
             Verdict::Ready => {
@@ -132,10 +132,10 @@ impl Node {
             Verdict::Hung(reason) => self.tell(id, TransitionKind::Hung(reason), None),
             Verdict::Dead { reason, since, stamped } => {
                 connection.died = since;
-                let detection = since.filter(|_| stamped).map(|since| now.since(since));
+                let detection = since.filter(|_| stamped).map(|since| decided.since(since));
                 let kind = TransitionKind::Dead(reason.clone());
                 self.tell(id, kind, detection);
-                self.died(now, id, &reason);
+                self.died(decided, id, &reason);
             }
             Verdict::Unmounted => self.tell(id, TransitionKind::Unmounted, None),
             Verdict::Detached => self.tell(id, TransitionKind::Detached, None),

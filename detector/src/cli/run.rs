@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Ui;
-use super::args::{Backend, DetectionArgs, Listen, Output, RunArgs, VfsErrors};
+use super::args::{DetectionArgs, Listen, Output, RunArgs, VfsErrors};
 use super::transitions::Printer;
 use crate::agent::{self, Options, Shell};
-use crate::kernel::{self, BackendChoice, Detection, HookState, LoadOptions};
+use crate::kernel::{self, Detection, HookState, LoadOptions};
 use crate::model::Transition;
 use crate::policy::Policy;
 use crate::telemetry::log::{self, LogFormat};
@@ -75,7 +75,7 @@ pub(super) fn start(plan: Plan, ui: &Ui) -> Result<u8, String> {
 }
 
 async fn serve(plan: Plan, printer: Printer, sinks: [LineSink; 2]) -> Result<(), String> {
-    let options = LoadOptions { backend: choice(plan.detection.backend), kernel_log: plan.kernel_log };
+    let options = LoadOptions { backend: plan.detection.backend.into(), kernel_log: plan.kernel_log };
     let detection = kernel::load(&options).map_err(|error| error.to_string())?;
     announce(&detection, &plan);
     let metrics = Metrics::new();
@@ -151,14 +151,6 @@ fn losses(sinks: &[LineSink; 2]) -> Vec<Loss> {
         losses.push(Loss { stage, reason: "closed", total: dropped.closed });
     }
     losses
-}
-
-pub(super) const fn choice(backend: Backend) -> BackendChoice {
-    match backend {
-        Backend::Auto => BackendChoice::Auto,
-        Backend::Tracepoint => BackendChoice::Tracepoint,
-        Backend::Portable => BackendChoice::Portable,
-    }
 }
 
 const fn vfs_errors(when: VfsErrors) -> agent::VfsErrors {

@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::input::{AbortCall, DaemonEnd, ExitSource};
-use crate::model::{Boottime, Daemon, ExitStatus, Process, Reason};
+use super::input::{DaemonEnd, ExitSource};
+use crate::model::{AbortCall, Boottime, Daemon, ExitStatus, Process, Reason};
 
 /// A moment, and whether the kernel stamped it or the agent read its clock when it learnt of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::model::{Boottime, Daemon, ExitStatus, Process, Reason};
+use crate::model::{AbortCall, Boottime, Daemon, ExitStatus, Process, Reason};
 
 /// Where a connection stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -78,15 +78,6 @@ pub struct DaemonEnd {
     pub sender: Option<Process>,
     /// The kernel chose it as a victim for want of memory (`oom:mark_victim`).
     pub oom: bool,
-}
-
-/// The system call in whose context the kernel aborted requests, when the task was not exiting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AbortCall {
-    /// write(2): `fuse_conn_abort_write`, the connection's `abort` file.
-    Write,
-    /// umount(2): `fuse_umount_begin` for `umount -f`, or `fuse_conn_destroy` for the last reference of a clean unmount.
-    Umount,
 }
 
 /// What asking the kernel for the connection's health (fstatfs(2) in a disposable process) gave.

@@ -29,5 +29,5 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use input::{AbortCall, DaemonEnd, Effect, ExitSource, Input, Origin, ProbeOutcome, State, Timer, Verdict};
+pub use input::{DaemonEnd, Effect, ExitSource, Input, Origin, ProbeOutcome, State, Timer, Verdict};
 pub use machine::{GRACE, Machine};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Process, Signal};
+use crate::model::{AbortCall, Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Process, Signal};
 
 fn process() -> impl Strategy<Value = Process> {
     (1_u32..5).prop_map(|pid| Process { pid, comm: None })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Process, Reason, Signal};
+use crate::model::{AbortCall, Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Process, Reason, Signal};
 
 const ADMIN: Process = Process { pid: 77, comm: None };
 const FIRST_DAEMON: u32 = 100;

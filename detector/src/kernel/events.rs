@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::log::KernelLog;
-use crate::model::{Boottime, DeviceNumber, ExitStatus, Process};
+use crate::model::{AbortCall, Boottime, DeviceNumber, ExitStatus, Process};
 
 /// What the kernel programs tell at once. Everything else they count: [`super::Counters`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,21 +88,15 @@ pub enum KernelEvent {
     },
 }
 
-/// A system call that can abort a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AbortCall {
-    /// A write: to the connection's `abort` file (`fuse_conn_abort_write`).
-    Write,
-    /// An unmount: `umount -f` (`fuse_umount_begin`), or the last one.
-    Umount,
-}
-
-impl AbortCall {
-    fn of(number: u32) -> Option<Self> {
-        let number = libc::c_long::from(number);
-        const WRITES: [libc::c_long; 5] =
-            [libc::SYS_write, libc::SYS_pwrite64, libc::SYS_writev, libc::SYS_pwritev, libc::SYS_pwritev2];
-        if WRITES.contains(&number) { Some(Self::Write) } else { (number == libc::SYS_umount2).then_some(Self::Umount) }
+/// The system call of that number, if it can abort a connection.
+fn abort_call(number: u32) -> Option<AbortCall> {
+    const WRITES: [libc::c_long; 5] =
+        [libc::SYS_write, libc::SYS_pwrite64, libc::SYS_writev, libc::SYS_pwritev, libc::SYS_pwritev2];
+    let number = libc::c_long::from(number);
+    if WRITES.contains(&number) {
+        Some(AbortCall::Write)
+    } else {
+        (number == libc::SYS_umount2).then_some(AbortCall::Umount)
     }
 }
 
@@ -130,7 +124,7 @@ impl From<Record> for KernelEvent {
                 by: process(by),
                 exiting: flags & PF_EXITING != 0,
                 kernel_thread: flags & PF_KTHREAD != 0,
-                syscall: call.and_then(AbortCall::of),
+                syscall: call.and_then(abort_call),
             },
             Record::DaemonExited { at, daemon, status, sender, oom } => Self::DaemonExited {
                 at: Boottime(at),

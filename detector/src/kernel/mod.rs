@@ -34,7 +34,7 @@ use crate::model::{BackendKind, DeviceNumber};
 pub use self::counters::{ConnectionCounters, Counters, OldestRequest};
 pub use self::doctor::{BtfState, Doctor, Verdict, examine, release};
 pub use self::environment::{Capability, Lockdown};
-pub use self::events::{AbortCall, EventStream, KernelEvent};
+pub use self::events::{EventStream, KernelEvent};
 pub use self::hooks::{HookState, HookStatus};
 pub use self::load::HookError;
 

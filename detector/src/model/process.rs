@@ -24,6 +24,15 @@ pub struct Daemon {
     pub alive: bool,
 }
 
+/// The system call in whose context the kernel aborted requests, when the task was not exiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AbortCall {
+    /// write(2): `fuse_conn_abort_write`, the connection's `abort` file.
+    Write,
+    /// umount(2): `fuse_umount_begin` for `umount -f`, or `fuse_conn_destroy` for the last reference of a clean unmount.
+    Umount,
+}
+
 /// A signal by number. Written by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Signal(pub u8);

@@ -1,15 +1,6 @@
 use std::time::Duration;
 
-/// When a failed recovery is tried again: the policy's `backoff`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BackoffSettings {
-    /// The delay after the first failure.
-    pub initial: Duration,
-    /// The longest delay.
-    pub max: Duration,
-    /// How long after the first failure no further attempt is started.
-    pub give_up_after: Duration,
-}
+pub use crate::policy::Backoff as BackoffSettings;
 
 /// The delays of one connection's recovery: doubling from `initial` to `max` until `give_up_after` has passed. Pure: the
 /// time is the caller's.

@@ -9,8 +9,8 @@ use self::presence::Presence;
 use self::question::Question;
 use self::timers::Timers;
 use super::evidence::{Cause, Evidence, Moment};
-use super::input::{AbortCall, Effect, Input, Origin, State, Timer, Verdict};
-use crate::model::{Boottime, ConnectionId, Daemon, Reason};
+use super::input::{Effect, Input, Origin, State, Timer, Verdict};
+use crate::model::{AbortCall, Boottime, ConnectionId, Daemon, Reason};
 
 pub use self::question::GRACE;
 

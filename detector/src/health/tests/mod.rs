@@ -6,7 +6,7 @@ mod presence;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Process, Reason, Signal};
+use crate::model::{AbortCall, Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Process, Reason, Signal};
 
 const ENOTCONN: i32 = libc::ENOTCONN;
 const DAEMON: u32 = 812;
