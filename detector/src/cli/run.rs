@@ -101,26 +101,29 @@ async fn serve(plan: Plan, printer: Printer, sinks: [LineSink; 2]) -> Result<(),
         output_losses: Box::new(move || losses(&sinks)),
     });
     let shell = shell.map_err(|error| error.to_string())?;
-    let stop = stopped(broken).map_err(|error| format!("signals can't be received: {error}"))?;
+    let stop = stopped(broken, plan.heal).map_err(|error| format!("signals can't be received: {error}"))?;
     shell.run(stop).await;
     Ok(())
 }
 
-/// Resolves when the agent is to stop. A reader of standard output that went away does not stop it: the mounts still
-/// need somebody.
-fn stopped(output: LineSink) -> io::Result<impl Future<Output = ()>> {
+/// Resolves when the agent is to stop. When the reader of standard output goes away, `watch` has nobody left to tell; an
+/// agent that heals goes on, since the mounts still need somebody.
+fn stopped(output: LineSink, heal: bool) -> io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
-        let note = async {
+        let unread = async {
             output.broken().await;
+            if !heal {
+                return;
+            }
             tracing::warn!("nobody reads standard output any more; going on without it");
             std::future::pending::<()>().await;
         };
         tokio::select! {
             _ = terminate.recv() => tracing::info!(signal = "SIGTERM", "stopping"),
             _ = interrupt.recv() => tracing::info!(signal = "SIGINT", "stopping"),
-            () = note => {}
+            () = unread => {}
         }
     })
 }
