@@ -61,8 +61,8 @@ enum Stage {
     Waiting,
     /// A worker is at it.
     Running,
-    /// Every mount it knew of is healed; a fresh look says whether others came up meanwhile.
-    Checking,
+    /// Every mount it knew of was healed by then; a look that begins later says whether others came up meanwhile.
+    Checking(Boottime),
     /// Until the next attempt.
     Pausing,
     /// No further attempt.
@@ -79,15 +79,15 @@ pub(super) struct Volume {
 impl Healing {
     /// It is not settled yet whether the attempt succeeded.
     pub fn is_under_way(&self) -> bool {
-        matches!(self.stage, Stage::Running | Stage::Checking)
+        matches!(self.stage, Stage::Running | Stage::Checking(_))
     }
 
     fn takes_replacement(&self) -> bool {
-        matches!(self.stage, Stage::Waiting | Stage::Pausing | Stage::Checking)
+        matches!(self.stage, Stage::Waiting | Stage::Pausing | Stage::Checking(_))
     }
 
     fn begin_attempt(&mut self) {
-        if self.stage != Stage::Checking {
+        if !matches!(self.stage, Stage::Checking(_)) {
             self.ready = None;
             self.last_healed = None;
             self.healed.clear();
@@ -262,7 +262,8 @@ impl Node {
         self.actions.push(Action::Recover { connection: id, job: Box::new(job) });
     }
 
-    /// A living connection that is mounted where the dead one was, of the same type and source.
+    /// A living connection that is mounted where the dead one was, of the same type and source. That of the attempt under
+    /// way was found to serve by the worker, be it known here or not.
     fn replacement(&self, dead: ConnectionId) -> Option<Mount> {
         let connection = self.connections.get(&dead)?;
         let healing = connection.healing.as_ref()?;
@@ -273,7 +274,9 @@ impl Node {
                 && Some(&mount.fs_type) == connection.fs_type.as_ref()
                 && Some(&mount.source) == connection.source.as_ref()
         };
-        let serving = self.connections.values().filter(|known| known.id != dead && known.serves());
+        let brought = healing.ready.map(|(device, _)| device);
+        let serves = |known: &Connection| known.serves() || known.is_up() && Some(known.id.device) == brought;
+        let serving = self.connections.values().filter(|known| known.id != dead && serves(known));
         serving.flat_map(|known| &known.mounts).find(fits).cloned()
     }
 
@@ -345,7 +348,7 @@ impl Node {
     fn conclude(&mut self, id: ConnectionId) {
         let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { return };
         if healing.failures.is_empty() {
-            healing.stage = Stage::Checking;
+            healing.stage = Stage::Checking(self.now);
             self.actions.push(Action::Scan(Scope::Own));
         } else {
             self.attempt_failed(id);
@@ -354,8 +357,9 @@ impl Node {
 
     /// The mount table was read after an attempt that healed all it knew of: mounts that were made meanwhile are healed,
     /// too, and only when none is left it is a success.
-    pub(super) fn check_healed(&mut self) {
-        let checking = |known: &&Connection| known.healing.as_ref().is_some_and(|it| it.stage == Stage::Checking);
+    pub(super) fn check_healed(&mut self, began: Boottime) {
+        let due = |healing: &Healing| matches!(healing.stage, Stage::Checking(healed) if healed < began);
+        let checking = |known: &&Connection| known.healing.as_ref().is_some_and(due);
         let checking: Vec<_> = self.connections.values().filter(checking).map(|known| known.id).collect();
         for id in checking {
             // A dead mount that a healthy one covers is a guard, or a driver's own doing: nobody sees it.

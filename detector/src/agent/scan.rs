@@ -38,7 +38,7 @@ impl Node {
         }
         self.drain();
         self.tell_untold(scope, began);
-        self.check_healed();
+        self.check_healed(began);
         let first = !std::mem::replace(&mut self.looked, true);
         self.look_closer(first);
     }
