@@ -79,12 +79,14 @@ pub fn reap(pid: u32) -> bool {
     .is_some()
 }
 
-/// Whether there is no such process, or nothing but its zombie.
+/// Whether there is no such process, or nothing but its zombie. While its first thread is one, others can still be about to
+/// end, and answer or swallow a request on the way: each thread has to be gone.
 pub fn is_gone(pid: u32) -> bool {
-    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.map(|thread| thread.path().join("stat")).all(|stat| match fs::read_to_string(stat) {
         Ok(stat) => stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X'])),
         Err(_) => true,
-    }
+    })
 }
 
 /// The processes that have this path among their arguments or in their environment.

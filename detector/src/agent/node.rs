@@ -66,6 +66,8 @@ pub struct Node {
     pub(super) namespaces: BTreeMap<NamespaceId, u32>,
     /// Those that were made for daemons that the agent started. What propagates there is nobody's mount.
     pub(super) private: HashMap<NamespaceId, Boottime>,
+    /// Mounts of the last look that had no unique id.
+    pub(super) nameless: HashSet<(DeviceNumber, MountId)>,
     /// Mounts that another one covers at the same place.
     pub(super) covered: HashSet<(NamespaceId, MountId)>,
     pub(super) children: Vec<ChildMount>,
@@ -95,6 +97,7 @@ impl Node {
             candidates: HashSet::new(),
             namespaces: BTreeMap::new(),
             private: HashMap::new(),
+            nameless: HashSet::new(),
             covered: HashSet::new(),
             children: Vec::new(),
             volumes: HashMap::new(),

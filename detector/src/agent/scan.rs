@@ -6,11 +6,13 @@ use super::event::{Action, Scope};
 use super::node::Node;
 use crate::health::{Input, State};
 use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId};
-use crate::mounts::{ChildMount, Snapshot};
+use crate::mounts::{ChildMount, Problem, Snapshot};
 
 impl Node {
     pub(super) fn scanned(&mut self, snapshot: Snapshot, scope: Scope, began: Boottime) {
-        let Snapshot { mounts, children, namespaces, .. } = snapshot;
+        let Snapshot { mounts, children, namespaces, problems, own: _ } = snapshot;
+        let listed = !problems.iter().any(|problem| matches!(problem, Problem::UniqueIds(_)));
+        let mounts = if listed { self.identified(mounts) } else { mounts };
         let own = self.setting.own;
         let private = self.private.clone();
         let kept =
@@ -41,6 +43,26 @@ impl Node {
         self.check_healed(began);
         let first = !std::mem::replace(&mut self.looked, true);
         self.look_closer(first);
+    }
+
+    /// Without those that were made while the look was under way: they are in the mount table, but not yet in the list of
+    /// unique ids, and might be taken for a mount of the connection that had their number before. Another look tells. One
+    /// that still has no id then never gets one.
+    fn identified(&mut self, mounts: Vec<Mount>) -> Vec<Mount> {
+        if !self.setting.features.unique_id {
+            return mounts;
+        }
+        let own = self.setting.own;
+        let key = |mount: &Mount| (mount.device, mount.id);
+        let (nameless, mut rest): (Vec<_>, Vec<_>) =
+            mounts.into_iter().partition(|mount| mount.namespace == own && mount.unique_id.is_none());
+        let before = std::mem::replace(&mut self.nameless, nameless.iter().map(key).collect());
+        let (known, new): (Vec<_>, Vec<_>) = nameless.into_iter().partition(|mount| before.contains(&key(mount)));
+        if !new.is_empty() {
+            self.actions.push(Action::Scan(Scope::Own));
+        }
+        rest.extend(known);
+        rest
     }
 
     /// A number whose mounts in the agent's namespace are all others than before belongs to another connection: the

@@ -77,6 +77,12 @@ pub enum RecoverError {
     /// The plan has no step for the mount.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// What was to be replaced answers.
+    #[error("{} is alive: nothing was done to it", printable(path.as_os_str()))]
+    Alive {
+        /// Where it hangs.
+        path: PathBuf,
+    },
     /// A file can be replaced by a file only, a directory by a directory.
     #[error("{} is a {} in the replacement, but a {} was mounted", printable(path.as_os_str()), kind(*replacement_is_directory), kind(!*replacement_is_directory))]
     KindDiffers {

@@ -128,7 +128,7 @@ fn put_beneath(clone: &Clone, dead: &Mount, above: &[Mount]) -> Result<Done, Rec
     if let Done::Gone = detach_all(above.iter())? {
         return Ok(Done::Gone);
     }
-    let Looked::Same(seen) = sys::look_at(&dead.into())? else { return Ok(Done::Gone) };
+    let Some(seen) = dead_at(dead)? else { return Ok(Done::Gone) };
     same_kind(clone, &seen, path)?;
     sys::move_beneath(clone.fd.as_fd(), seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Move, path))?;
     drop(seen);
@@ -136,6 +136,20 @@ fn put_beneath(clone: &Clone, dead: &Mount, above: &[Mount]) -> Result<Done, Rec
     sys::unshare_again(clone.fd.as_fd(), dead.propagation)
         .map_err(RecoverError::kernel(Stage::SetPropagation, path))?;
     detach_all([dead])
+}
+
+/// The mount, if it is the visible one, and dead by the kernel's own word now. Who believes it dead looked some time ago, and
+/// can have been mistaken: numbers are reused at once. A mount that serves is never replaced or taken away.
+fn dead_at(mount: &Mount) -> Result<Option<Seen>, RecoverError> {
+    let path = &mount.mount_point;
+    let Looked::Same(seen) = sys::look_at(&mount.into())? else { return Ok(None) };
+    match ask(seen.fd.as_fd(), mount.owner_only()) {
+        Err(AskError::Answer(Errno::ENOTCONN | Errno::ECONNABORTED | Errno::ECONNREFUSED)) => Ok(Some(seen)),
+        Err(AskError::Owner(errno)) => {
+            Err(RecoverError::Kernel { stage: Stage::BecomeOwner, path: path.clone(), errno })
+        }
+        Ok(()) | Err(AskError::Answer(_)) => Err(RecoverError::Alive { path: path.clone() }),
+    }
 }
 
 /// Detaches `layers`, the topmost first, which shows `guard`, and puts the clone on that.
@@ -147,13 +161,13 @@ fn put_over<'m>(
     let path = &guard.mount_point;
     // A clone of the wrong kind can't be mounted there: found out before anything is detached.
     if let Some(top) = layers.clone().next() {
-        let Looked::Same(seen) = sys::look_at(&top.into())? else { return Ok(Done::Gone) };
+        let Some(seen) = dead_at(top)? else { return Ok(Done::Gone) };
         same_kind(clone, &seen, path)?;
     }
     if let Done::Gone = detach_all(layers)? {
         return Ok(Done::Gone);
     }
-    let Looked::Same(seen) = sys::look_at(&guard.into())? else { return Ok(Done::Gone) };
+    let Some(seen) = dead_at(guard)? else { return Ok(Done::Gone) };
     same_kind(clone, &seen, path)?;
     // What is mounted on a shared mount appears on every peer and slave of it at once, and the unmount of one of them
     // then takes it from all.
@@ -169,7 +183,7 @@ fn put_over<'m>(
 fn detach_all<'m>(layers: impl IntoIterator<Item = &'m Mount>) -> Result<Done, RecoverError> {
     for layer in layers {
         let path = &layer.mount_point;
-        let Looked::Same(seen) = sys::look_at(&layer.into())? else { return Ok(Done::Gone) };
+        let Some(seen) = dead_at(layer)? else { return Ok(Done::Gone) };
         sys::detach(seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Detach, path))?;
     }
     Ok(Done::Yes)

@@ -215,63 +215,67 @@ pub fn failures(progress: &[Progress]) -> Vec<String> {
 }
 
 /// An application that opens a file below a mount point again and again: unlike stat(2), that is never answered from a
-/// cache. It may be told that the connection is dead;
-/// that the file doesn't exist would mean that it saw the bare directory.
+/// cache. It may be told that the connection is dead; that the file doesn't exist would mean that it saw the bare directory.
 pub struct Application {
-    stop: Arc<AtomicBool>,
-    deaths: Arc<AtomicU64>,
-    thread: Option<JoinHandle<Seen>>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug, Default)]
-pub struct Seen {
-    pub answered: u64,
-    pub dead: u64,
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    answered: AtomicU64,
+    dead: AtomicU64,
 }
 
 impl Application {
     pub fn start(file: &Path) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let deaths = Arc::new(AtomicU64::new(0));
-        let (stopped, died, file) = (Arc::clone(&stop), Arc::clone(&deaths), file.to_owned());
+        let (shared, file) = (Arc::new(Shared::default()), file.to_owned());
+        let seen = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
-            let mut seen = Seen::default();
-            while !stopped.load(Ordering::Relaxed) {
-                match fs::File::open(&file) {
-                    Ok(_) => seen.answered += 1,
-                    Err(error) if error.kind() == ErrorKind::NotFound => {
-                        panic!("the bare directory was visible after {seen:?}")
-                    }
-                    Err(error) if is_dead(&error) => {
-                        seen.dead += 1;
-                        died.store(seen.dead, Ordering::Release);
-                    }
-                    Err(error) => panic!("{error} after {seen:?}"),
-                }
+            while !seen.stop.load(Ordering::Relaxed) {
+                let counter = match fs::File::open(&file) {
+                    Ok(_) => &seen.answered,
+                    Err(error) if error.kind() == ErrorKind::NotFound => panic!("the bare directory was visible"),
+                    Err(error) if is_dead(&error) => &seen.dead,
+                    Err(error) => panic!("{error}"),
+                };
+                counter.fetch_add(1, Ordering::Release);
             }
-            seen
         });
-        Self { stop, deaths, thread: Some(thread) }
+        Self { shared, thread: Some(thread) }
     }
 
     /// Waits until it was told of a death once more than before.
     pub fn wait_for_death(&self) {
-        let (before, deadline) = (self.deaths.load(Ordering::Acquire), Instant::now() + PATIENCE);
-        while self.deaths.load(Ordering::Acquire) == before {
-            assert!(Instant::now() < deadline, "the application never saw the dead mount");
+        self.wait_for_one_more(&self.shared.dead, "that the mount is dead");
+    }
+
+    /// Waits until a file was opened once more than before.
+    pub fn wait_for_answer(&self) {
+        self.wait_for_one_more(&self.shared.answered, "that the mount serves");
+    }
+
+    fn wait_for_one_more(&self, counter: &AtomicU64, what: &str) {
+        let (before, deadline) = (counter.load(Ordering::Acquire), Instant::now() + PATIENCE);
+        while counter.load(Ordering::Acquire) == before {
+            assert!(self.thread.as_ref().is_some_and(|thread| !thread.is_finished()), "the application gave up");
+            assert!(Instant::now() < deadline, "the application never saw {what}");
             std::thread::yield_now();
         }
     }
 
-    pub fn stop(mut self) -> Seen {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap()
+    /// # Panics
+    /// If it was told anything but that the mount serves or that it is dead.
+    pub fn stop(mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
     }
 }
 
 impl Drop for Application {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
