@@ -148,6 +148,12 @@ impl Node {
         self.connections.values().filter(move |known| known.id != id && daemon.is_some() && started_as(known) == daemon)
     }
 
+    /// The daemon runs, and some of them live: only this connection was ended.
+    fn serves_on(&self, id: ConnectionId) -> bool {
+        let runs = |known: &Connection| known.daemon.as_ref().is_some_and(|daemon| daemon.alive);
+        self.of_same_daemon(id).any(|known| known.is_up() && runs(known))
+    }
+
     /// Some of them are about to die, too: the process has ended.
     fn is_still_dying(&self, id: ConnectionId) -> bool {
         let ended = |known: &Connection| known.daemon.as_ref().is_some_and(|daemon| !daemon.alive);
@@ -211,7 +217,7 @@ impl Node {
     /// Tries once. What is still there to heal is looked up anew each time.
     pub(super) fn attempt(&mut self, id: ConnectionId) {
         let mut dead = self.to_heal(id);
-        let (replacement, dying) = (self.replacement(id), self.is_still_dying(id));
+        let (replacement, dying, serving) = (self.replacement(id), self.is_still_dying(id), self.serves_on(id));
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(healing) = connection.healing.as_mut().filter(|healing| healing.takes_replacement()) else { return };
         if dead.is_empty() {
@@ -225,6 +231,11 @@ impl Node {
                 (Bring::Existing(mount), HEAL_DEADLINE)
             }
             (None, Strategy::Rebind) => return healing.stage = Stage::Waiting,
+            // A second one would work on the same data. When the others die, too, one start brings all back.
+            (None, Strategy::Respawn) if serving => {
+                tracing::info!(connection = %id, "its daemon still serves other mounts: waiting for its end");
+                return healing.stage = Stage::Waiting;
+            }
             (None, Strategy::Respawn) if dying && self.now.since(healing.begun) < GATHERING_LIMIT => {
                 return self.actions.push(Action::RetryAfter { connection: id, after: GATHERING });
             }

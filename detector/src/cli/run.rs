@@ -1,9 +1,11 @@
 //! `run` and `watch`: the one place where the agent's parts are put together.
 
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use nix::sys::stat::fstat;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Ui;
@@ -87,13 +89,16 @@ async fn serve(plan: Plan, printer: Printer, sinks: [LineSink; 2]) -> Result<(),
         tokio::spawn(http::serve(listener, asker, metrics.clone()));
     }
     let broken = sinks[0].clone();
+    let logged = !one_stream();
     let shell = Shell::start(Options {
         detection,
         policy: plan.policy,
         heal: plan.heal,
         vfs_errors: vfs_errors(plan.detection.vfs_errors),
         tell: Box::new(move |transition: &Transition| {
-            log::log_transition(transition);
+            if logged {
+                log::log_transition(transition);
+            }
             printer.print(transition, Timestamp::now());
         }),
         metrics,
@@ -104,6 +109,13 @@ async fn serve(plan: Plan, printer: Printer, sinks: [LineSink; 2]) -> Result<(),
     let stop = stopped(broken, plan.heal).map_err(|error| format!("signals can't be received: {error}"))?;
     shell.run(stop).await;
     Ok(())
+}
+
+/// Standard output and standard error lead to the same terminal, file or socket: the log would tell each transition there a
+/// second time.
+fn one_stream() -> bool {
+    let file = |descriptor: BorrowedFd<'_>| fstat(descriptor).map(|status| (status.st_dev, status.st_ino));
+    matches!((file(io::stdout().as_fd()), file(io::stderr().as_fd())), (Ok(output), Ok(log)) if output == log)
 }
 
 /// Resolves when the agent is to stop. When the reader of standard output goes away, `watch` has nobody left to tell; an
