@@ -56,7 +56,8 @@ fn one_daemon_with_many_mounts_and_many_daemons_with_one(sandbox: &Sandbox) {
     for kind in ["dead", "recovered"] {
         let told = agent.seen_until_sentinel(|event| event.kind() == kind && event.is_below(sandbox.path()));
         let twice: Vec<_> = occurrences(&told).into_iter().filter(|(_, number)| *number > 1).collect();
-        assert!(twice.is_empty(), "{kind} told more than once: {twice:?}");
+        let first = twice.first().map(|(path, _)| agent.seen(|event| event.is_at(path.as_ref())));
+        assert!(twice.is_empty(), "{kind} told more than once: {twice:?}; first: {first:#?}");
     }
     assert!(agent.metric("fuse_detector_events_lost_total", &[]) == 0.0, "nothing is lost");
 }

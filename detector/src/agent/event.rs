@@ -130,7 +130,9 @@ pub enum Action {
     Scan(Scope),
     /// Tell whether the connection's directory in the control file system is there.
     CheckControl(ConnectionId),
-    /// Learn of this daemon's end, and remember how it was started.
+    /// Read how this daemon was started, while it runs.
+    Remember(u32),
+    /// Learn of this daemon's end.
     WatchProcess {
         /// The daemon.
         pid: u32,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::daemons::HoldersAsked;
+use super::daemons::{HoldersAsked, Watched};
 use super::event::{Action, Event, Scope};
 use super::healing::Volume;
 use super::telling::outcome_of;
@@ -60,7 +60,7 @@ pub struct Node {
     /// How many connections had a number so far.
     epochs: HashMap<DeviceNumber, u64>,
     /// The daemons that are watched, and what they serve.
-    pub(super) processes: HashMap<u32, HashSet<ConnectionId>>,
+    pub(super) processes: HashMap<u32, Watched>,
     /// Processes that hold a descriptor of some connection, nobody knows which (no `fuse_connection` in fdinfo).
     pub(super) candidates: HashSet<u32>,
     pub(super) namespaces: BTreeMap<NamespaceId, u32>,
@@ -327,8 +327,8 @@ impl Node {
                 self.actions.push(Action::ForgetConnection(id.device));
             }
             self.processes.retain(|pid, watched| {
-                watched.remove(&id);
-                let needed = !watched.is_empty();
+                watched.serves.remove(&id);
+                let needed = !watched.serves.is_empty();
                 if !needed {
                     self.actions.push(Action::ForgetProcess(*pid));
                 }

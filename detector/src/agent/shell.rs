@@ -227,13 +227,13 @@ impl Shell {
             Action::FindHolders => sources::find_holders(self.queue.clone()),
             Action::Scan(scope) => self.looker.look(scope),
             Action::CheckControl(connection) => self.check_control(connection),
+            Action::Remember(pid) => sources::remember(pid, self.queue.clone()),
             Action::WatchProcess { pid, device } => {
                 if let Some(kernel) = &mut self.kernel
                     && let Err(error) = kernel.watch_daemon(pid, Some(device))
                 {
                     tracing::warn!(pid, %error, "the kernel programs don't know of a daemon");
                 }
-                sources::remember(pid, self.queue.clone());
                 self.processes.entry(pid).or_insert_with(|| sources::watch_process(pid, self.queue.clone()));
             }
             Action::ForgetProcess(pid) => {
