@@ -200,6 +200,7 @@ fn a_connection_that_died_in_other_namespaces_only_is_told_and_not_healed() {
     let mut did = bench.look_everywhere();
     did.append(bench.initialised(45, DAEMON));
     did.append(bench.remembered(DAEMON, "testfs"));
+    did.append(bench.look_everywhere());
     let id = did.known_as(45);
     let did = bench.die(id, DAEMON);
     assert_eq!(did.told_of(), ["dead /data"]);

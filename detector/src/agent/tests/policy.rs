@@ -22,7 +22,7 @@ fn an_ignored_mount_is_never_told_and_never_healed() {
 }
 
 #[test]
-fn an_ignored_mount_is_not_probed_unless_its_daemon_dies() {
+fn an_ignored_mount_is_never_probed() {
     let mut bench = Bench::portable("defaults: { mode: ignore }");
     bench.mount(45, "/mnt/a");
     let mut did = bench.look();
@@ -32,6 +32,19 @@ fn an_ignored_mount_is_not_probed_unless_its_daemon_dies() {
     let event = KernelEvent::VfsError { at, process: process(5), errno: libc::ENOTCONN, descriptor: None };
     did.append(bench.on(Event::Kernel(event)));
     assert_eq!(did.probed(), []);
+    let died = life("defaults: { mode: ignore }", |_| ());
+    assert_eq!(died.probed(), []);
+}
+
+#[test]
+fn a_mount_of_an_ignored_connection_that_is_not_ignored_is_asked() {
+    let mut bench = Bench::portable("rules: [{ match: { mountPoint: /mnt/a }, mode: ignore }]");
+    bench.mount(45, "/mnt/a");
+    let mut did = bench.look();
+    did.append(bench.on(Event::Lost));
+    assert_eq!((did.probed(), did.told()), (vec![], vec![]));
+    bench.mount(45, "/mnt/b");
+    assert_eq!(bench.look().probed(), [connection(45, 1)]);
 }
 
 #[test]
@@ -103,9 +116,6 @@ fn a_strategy_that_can_not_be_carried_out_is_given_up_at_once() {
     let mut bench = Bench::portable("defaults: { mode: heal, strategy: respawn }");
     bench.mount(45, "/mnt/a");
     bench.look();
-    bench.probed(connection(45, 1), DEAD);
-    let did = bench.on(Event::Timer { connection: connection(45, 1), timer: Timer::Grace });
-    assert_eq!(did.probed(), [connection(45, 1)]);
     let did = bench.probed(connection(45, 1), DEAD);
     assert_eq!(did.told(), ["0:45#1 dead", "0:45#1 recoveryFailed"]);
     assert_eq!((did.failures()[0].1, did.brought()), (None, vec![]));
