@@ -39,9 +39,9 @@ impl Node {
         let Some(connection) = self.connections.get(&id) else { return };
         let covered = |mount: &Mount| self.is_covered(mount);
         match connection.probe_target(self.setting.own, &covered, &self.namespaces) {
-            Some(target) => self.actions.push(Action::Probe { connection: id, target }),
-            None => {
-                let outcome = if connection.mounts.is_empty() {
+            Some(target) if !connection.ignored => self.actions.push(Action::Probe { connection: id, target }),
+            Some(_) | None => {
+                let outcome = if connection.mounts.is_empty() || connection.ignored {
                     ProbeOutcome::Gone
                 } else {
                     ProbeOutcome::Failed("no mount of it can be reached: others cover them".to_owned())
