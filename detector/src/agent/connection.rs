@@ -45,6 +45,8 @@ pub(super) struct Connection {
     pub asks_holders: bool,
     /// It was asked for a first sign of life.
     pub looked_at: bool,
+    /// A look found it under the number of another one, to which its INIT may have been attributed.
+    pub unheard: bool,
     /// Others cover all its mounts: nobody can reach it by a path, to use it or to probe it.
     pub hidden: bool,
     /// The policy says to leave it alone.
@@ -72,6 +74,7 @@ impl Connection {
             launch: None,
             asks_holders: false,
             looked_at: false,
+            unheard: false,
             hidden: false,
             ignored: false,
         }

@@ -82,6 +82,11 @@ impl Healing {
         matches!(self.stage, Stage::Running | Stage::Checking(_))
     }
 
+    /// What serves instead, as far as it is known.
+    pub fn replacement(&self) -> Option<DeviceNumber> {
+        self.ready.map(|(device, _)| device)
+    }
+
     fn takes_replacement(&self) -> bool {
         matches!(self.stage, Stage::Waiting | Stage::Pausing | Stage::Checking(_))
     }
@@ -274,7 +279,7 @@ impl Node {
                 && Some(&mount.fs_type) == connection.fs_type.as_ref()
                 && Some(&mount.source) == connection.source.as_ref()
         };
-        let brought = healing.ready.map(|(device, _)| device);
+        let brought = healing.replacement();
         let serves = |known: &Connection| known.serves() || known.is_up() && Some(known.id.device) == brought;
         let serving = self.connections.values().filter(|known| known.id != dead && serves(known));
         serving.flat_map(|known| &known.mounts).find(fits).cloned()
@@ -394,6 +399,9 @@ impl Node {
             let recovery = last_healed.since(ready);
             let recovery = Recovery { strategy: strategy.as_str(), recovery, outage, replacement };
             self.tell_of(id, TransitionKind::Recovered(recovery), &healed);
+        } else {
+            // They were taken away, or replaced, by somebody else.
+            self.tell(id, TransitionKind::Unmounted, None);
         }
         self.push(id, Input::Recovered);
     }
