@@ -6,6 +6,7 @@ mod did;
 mod gathering;
 mod healing;
 mod looks;
+mod machine;
 mod policy;
 mod retries;
 mod telling;
@@ -54,6 +55,7 @@ struct Look {
     began: Boottime,
     scope: Scope,
     mounts: Vec<Mount>,
+    children: Vec<ChildMount>,
     problems: Vec<Problem>,
 }
 
@@ -137,14 +139,13 @@ impl Bench {
         self.now = self.now + Duration::from_millis(1);
         let seen = |mount: &&Mount| scope == Scope::Everything || mount.namespace == OWN;
         let mounts = self.mounts.iter().filter(seen).cloned().collect();
-        Look { began: self.now, scope, mounts, problems: Vec::new() }
+        Look { began: self.now, scope, mounts, children: self.children.clone(), problems: Vec::new() }
     }
 
     /// It ends.
     fn end(&mut self, look: Look) -> Did {
-        let Look { began, scope, mounts, problems } = look;
+        let Look { began, scope, mounts, children, problems } = look;
         let seen = |namespace: NamespaceId| scope == Scope::Everything || namespace == OWN;
-        let children = self.children.iter().filter(|child| seen(child.namespace)).cloned().collect();
         let namespaces = self.namespaces.iter().map(|(namespace, pid)| (*namespace, *pid));
         let namespaces = namespaces.filter(|(namespace, _)| seen(*namespace)).collect();
         let snapshot = Snapshot { own: Some(OWN), mounts, children, namespaces, problems };

@@ -59,6 +59,17 @@ fn what_came_and_went_between_two_looks_is_not_told() {
 }
 
 #[test]
+fn a_connection_that_went_before_any_look_is_forgotten() {
+    let mut bench = Bench::with("rules: []");
+    bench.initialised(45, DAEMON);
+    assert!(bench.look().looks(Scope::Everything));
+    assert!(bench.look_everywhere().checks_control(), "it is looked for everywhere at each change from now on");
+    let did = bench.control(connection(45, 1), false);
+    assert!(did.forgets_connection(45) && did.told().is_empty(), "{did:?}");
+    assert!(!bench.look().looks(Scope::Everything));
+}
+
+#[test]
 fn a_connection_that_is_not_mounted_here_is_looked_for_elsewhere() {
     let mut bench = Bench::with("rules: []");
     bench.mount_in(OTHER, 45, "/data");
