@@ -45,6 +45,10 @@ pub(super) struct Connection {
     pub asks_holders: bool,
     /// It was asked for a first sign of life.
     pub looked_at: bool,
+    /// Through which mount it was asked last.
+    pub asked: Option<MountTarget>,
+    /// That mount was gone.
+    pub lost: bool,
     /// A look found it under the number of another one, to which its INIT may have been attributed.
     pub unheard: bool,
     /// Others cover all its mounts: nobody can reach it by a path, to use it or to probe it.
@@ -74,6 +78,8 @@ impl Connection {
             launch: None,
             asks_holders: false,
             looked_at: false,
+            asked: None,
+            lost: false,
             unheard: false,
             hidden: false,
             ignored: false,

@@ -245,8 +245,11 @@ impl Node {
     }
 
     fn probed(&mut self, id: ConnectionId, outcome: ProbeOutcome, at: Boottime) {
-        let first_look = self.connections.get(&id).is_some_and(|known| known.machine.state() == State::Created);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let first_look = connection.machine.state() == State::Created;
+        connection.lost = outcome == ProbeOutcome::Gone;
         self.push(id, Input::Probed { outcome: outcome_of(outcome), at, first_look });
+        self.ask_elsewhere(id);
     }
 
     fn timer(&mut self, id: ConnectionId, timer: Timer) {

@@ -43,6 +43,10 @@ impl Node {
         for (device, mounts) in by_device {
             self.update_mounts(device, mounts);
         }
+        let lost: Vec<_> = self.connections.values().filter(|known| known.lost).map(|known| known.id).collect();
+        for id in lost {
+            self.ask_elsewhere(id);
+        }
         self.drain();
         self.tell_untold(scope, began);
         self.check_healed(began);
