@@ -223,6 +223,7 @@ impl Node {
             self.former.extend(ids.map(|id| (id, self.now)));
             connection.set_mounts(Vec::new());
             self.push(id, Input::Mounts { count: 0, control: false });
+            self.give_up_waiting(id);
             self.drain();
         }
         if self.current.get(&id.device) == Some(&id) {
@@ -263,6 +264,14 @@ impl Node {
         let Some(connection) = self.connections.get(&id) else { return };
         let control = present && self.is_current(id);
         self.push(id, Input::Mounts { count: connection.mounts.len(), control });
+        self.give_up_waiting(id);
+    }
+
+    /// Without mounts nothing is left to recover. An attempt under way finds out by itself.
+    fn give_up_waiting(&mut self, id: ConnectionId) {
+        if self.connections.get(&id).is_some_and(|known| known.mounts.is_empty() && !known.is_being_healed()) {
+            self.push(id, Input::RecoveryFailed { gave_up: false });
+        }
     }
 
     /// After a loss: look at everything again, and ask every connection for a sign of life.

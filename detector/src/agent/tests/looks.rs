@@ -112,6 +112,29 @@ fn an_init_that_was_taken_for_that_of_the_one_before_is_made_up_for() {
 }
 
 #[test]
+fn a_mount_that_is_gone_when_it_is_asked_is_asked_through_another_one() {
+    for answer_first in [false, true] {
+        let mut bench = Bench::portable("rules: []");
+        let gone = bench.mount(45, "/mnt/a");
+        bench.mount(45, "/mnt/b");
+        assert_eq!(bench.look().probed(), [connection(45, 1)]);
+        bench.unmount(&gone);
+        // As many as before.
+        bench.mount(45, "/mnt/c");
+        let mut did = Did::default();
+        if answer_first {
+            did.append(bench.probed(connection(45, 1), ProbeOutcome::Gone));
+            did.append(bench.look());
+        } else {
+            did.append(bench.look());
+            did.append(bench.probed(connection(45, 1), ProbeOutcome::Gone));
+        }
+        did.append(bench.look());
+        assert_eq!(did.probed(), [connection(45, 1)], "answer first: {answer_first}");
+    }
+}
+
+#[test]
 fn a_mount_without_a_unique_id_is_nobodys_before_another_look() {
     let (mut bench, _) = dead();
     bench.unmount_all(45);

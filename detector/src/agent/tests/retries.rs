@@ -72,6 +72,24 @@ fn a_replacement_that_comes_during_the_pause_is_taken_at_once() {
 }
 
 #[test]
+fn a_mount_that_is_taken_away_while_a_replacement_is_waited_for_is_told_as_unmounted() {
+    for reused in [false, true] {
+        let mut bench = Bench::with("defaults: { mode: heal, strategy: rebind }");
+        let mount = bench.serving(45, "/mnt/a", DAEMON);
+        assert_eq!(bench.die(DEAD_ONE, DAEMON).told(), ["0:45#1 dead", "0:45#1 recovering"]);
+        bench.unmount(&mount);
+        let did = if reused {
+            bench.mount(45, "/mnt/b");
+            bench.look()
+        } else {
+            assert!(bench.look().checks_control());
+            bench.control(DEAD_ONE, false)
+        };
+        assert_eq!(did.told_of(), ["unmounted /mnt/a"], "reused: {reused}");
+    }
+}
+
+#[test]
 fn an_attempt_under_way_is_not_joined_by_another() {
     let mut bench = dead(&policy("1h"));
     let mut did = bench.retry(DEAD_ONE);
