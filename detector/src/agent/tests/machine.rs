@@ -240,7 +240,7 @@ impl Machine {
     /// A worker gives up what it is at.
     pub fn fail(&mut self) {
         let working = |later: &Later| matches!(later.what, What::Work(_));
-        if let Some(index) = self.later.iter().position(working)
+        if let Some(index) = self.later.iter().rposition(working)
             && let What::Work(Work { connection, .. }) = self.later.remove(index).what
         {
             let error = "no such program".to_owned();
@@ -283,6 +283,10 @@ impl Machine {
         let Some(mount) = work.job.dead.get(work.healed).cloned() else {
             return self.reports.push_back(report(Progress::Finished));
         };
+        if !self.served[replacement].alive {
+            self.later.push(Later { due: self.bench.now, what: What::Work(work) });
+            return self.fail();
+        }
         work.healed += 1;
         let (healed, at) = (self.heal(&mount, replacement), self.bench.now);
         let device = device(self.served[replacement].number);
