@@ -28,6 +28,8 @@ enum What {
     Probe(ConnectionId, ProbeTarget),
     Control(ConnectionId),
     Work(Work),
+    /// The mount table has calmed down: all namespaces are looked at.
+    Calm,
 }
 
 /// A worker's job, as far as it has got.
@@ -110,18 +112,35 @@ impl Machine {
 
     pub fn bind(&mut self, which: usize, place: &str) {
         if let Some(mount) = pick(&self.bench.mounts, which) {
-            self.hang(self.whose[&mount.unique_id.unwrap()], place);
+            self.hang(self.served_by(mount), place);
         }
     }
 
+    /// Copies it to the other namespace, where nobody notices.
+    pub fn copy(&mut self, which: usize, place: &str) {
+        if let Some(mount) = pick(&self.bench.mounts, which) {
+            self.bench.mount_in(OTHER, mount.device.minor, place);
+            self.stack();
+        }
+    }
+
+    /// Whose a mount is that is there: a number is not used again as long as one is.
+    fn served_by(&self, mount: &Mount) -> usize {
+        self.served.iter().rposition(|served| served.number == mount.device.minor).unwrap()
+    }
+
     /// umount(2) takes the topmost.
-    pub fn unmount(&mut self, place: &str) {
-        let Some(index) = self.bench.mounts.iter().rposition(|mount| mount.mount_point.as_os_str() == place) else {
-            return;
-        };
+    pub fn unmount(&mut self, namespace: NamespaceId, place: &str) {
+        let there = |mount: &Mount| mount.namespace == namespace && mount.mount_point.as_os_str() == place;
+        let Some(index) = self.bench.mounts.iter().rposition(there) else { return };
         let gone = self.bench.mounts.remove(index);
-        self.changed();
-        self.release(self.whose[&gone.unique_id.unwrap()]);
+        let served = self.served_by(&gone);
+        if namespace == OWN {
+            self.changed()
+        } else {
+            self.stack()
+        }
+        self.release(served);
     }
 
     /// With its last mount a file system ends, and its daemon leaves.
@@ -150,11 +169,20 @@ impl Machine {
         }
     }
 
-    /// The mount table changed: it is looked at, and mounts on one another are told apart.
+    /// The own mount table changed: it is looked at now, the others a while later.
     fn changed(&mut self) {
+        self.stack();
         self.wanted.get_or_insert(Scope::Own);
+        if !self.later.iter().any(|later| matches!(later.what, What::Calm)) {
+            self.later.push(Later { due: self.bench.now + Duration::from_secs(1), what: What::Calm });
+        }
+    }
+
+    /// Which mount hangs on which.
+    fn stack(&mut self) {
         let mounts = &self.bench.mounts;
-        let below = |index: usize| mounts[..index].iter().rfind(|it| it.mount_point == mounts[index].mount_point);
+        let place = |mount: &Mount| (mount.namespace, mount.mount_point.clone());
+        let below = |index: usize| mounts[..index].iter().rfind(|it| place(it) == place(&mounts[index]));
         let child = |(index, mount): (usize, &Mount)| {
             let Mount { namespace, id, mount_point, fs_type, .. } = mount.clone();
             Some(ChildMount { namespace, id, parent: below(index)?.id, mount_point, fs_type })
@@ -233,6 +261,7 @@ impl Machine {
                 self.tell(Event::Control { connection, present });
             }
             What::Work(work) => self.work(work),
+            What::Calm => self.wanted = Some(Scope::Everything),
         }
         true
     }
@@ -255,7 +284,7 @@ impl Machine {
         let same = |mount: &&Mount| (mount.id, mount.device) == (target.mount.id, target.mount.device);
         match self.bench.mounts.iter().filter(there).find(same) {
             None => ProbeOutcome::Gone,
-            Some(mount) if self.served[self.whose[&mount.unique_id.unwrap()]].alive => ProbeOutcome::Alive,
+            Some(mount) if self.served[self.served_by(mount)].alive => ProbeOutcome::Alive,
             Some(_) => DEAD,
         }
     }
@@ -298,7 +327,7 @@ impl Machine {
     /// The file system of a mount that is still there.
     fn serving(&self, mount: &Mount) -> Option<usize> {
         let there = self.bench.mounts.iter().find(|it| it.unique_id == mount.unique_id)?;
-        let served = self.whose[&there.unique_id?];
+        let served = self.served_by(there);
         self.served[served].alive.then_some(served)
     }
 
@@ -309,7 +338,7 @@ impl Machine {
         self.bench.mounts.pop();
         let old = std::mem::replace(&mut self.bench.mounts[index], clone);
         self.changed();
-        self.release(self.whose[&old.unique_id.unwrap()]);
+        self.release(self.served_by(&old));
         true
     }
 
@@ -404,11 +433,12 @@ impl Machine {
     fn check_job(&self, job: &RecoverJob) {
         assert!(!job.dead.is_empty());
         for mount in &job.dead {
+            assert_eq!(mount.namespace, OWN);
             let named = mount.unique_id.and_then(|id| self.whose.get(&id));
             let same =
                 |it: &&Mount| (it.id, it.device, &it.mount_point) == (mount.id, mount.device, &mount.mount_point);
-            let here = || self.whose.get(&self.bench.mounts.iter().find(same)?.unique_id?);
-            let alive = named.or_else(here).is_some_and(|served| self.served[*served].alive);
+            let here = || self.bench.mounts.iter().find(same).map(|mount| self.served_by(mount));
+            let alive = named.copied().or_else(here).is_some_and(|served| self.served[served].alive);
             assert!(!alive, "a mount that serves is to be replaced: {mount:?}");
         }
     }
@@ -416,6 +446,7 @@ impl Machine {
     /// Until nothing is under way any more. What can't be reached is asked for ever: long enough for every other pause.
     pub fn settle(&mut self) {
         let end = self.bench.now + Duration::from_secs(400);
+        self.wanted = Some(Scope::Everything);
         for _ in 0..2_000 {
             self.flush();
             let next = (0..self.later.len()).min_by_key(|index| self.later[*index].due);
@@ -433,11 +464,13 @@ impl Machine {
     pub fn check(&self) {
         for mount in &self.bench.mounts {
             let covered = self.bench.children.iter().any(|child| child.parent == mount.id);
-            let served = &self.served[self.whose[&mount.unique_id.unwrap()]];
+            let served = &self.served[self.served_by(mount)];
             let told = self.told.iter().rfind(|(id, _)| id.device == mount.device);
             let last = told.and_then(|(_, told)| told.last().copied());
             let right = match (served.alive, last) {
                 (true, last) => last == Some("ready"),
+                // Where the agent heals nothing, a dead mount stays when all is healed.
+                (false, Some("recovered")) => mount.namespace == OTHER,
                 (false, last) => matches!(last, Some("dead" | "recovering" | "recoveryFailed")),
             };
             assert!(right || covered, "alive: {}, told: {told:?}, of {mount:?}", served.alive);

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::machine::Machine;
+use super::{OTHER, OWN};
 use crate::model::BackendKind;
 
 const PLACES: [&str; 3] = ["/mnt/a", "/mnt/b", "/mnt/c"];
@@ -12,7 +13,9 @@ const PLACES: [&str; 3] = ["/mnt/a", "/mnt/b", "/mnt/c"];
 enum Act {
     Mount(usize),
     Bind(usize, usize),
+    Copy(usize, usize),
     Unmount(usize),
+    UnmountElsewhere(usize),
     Kill(usize),
     Look,
     HearTheKernel,
@@ -27,7 +30,9 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         3 => place.clone().prop_map(Act::Mount),
         2 => (0_usize..4, place.clone()).prop_map(|(which, place)| Act::Bind(which, place)),
-        3 => place.prop_map(Act::Unmount),
+        1 => (0_usize..4, place.clone()).prop_map(|(which, place)| Act::Copy(which, place)),
+        3 => place.clone().prop_map(Act::Unmount),
+        1 => place.prop_map(Act::UnmountElsewhere),
         3 => (0_usize..8).prop_map(Act::Kill),
         8 => Just(Act::Look),
         3 => Just(Act::HearTheKernel),
@@ -42,7 +47,9 @@ fn happens(machine: &mut Machine, act: Act) {
     match act {
         Act::Mount(place) => machine.mount(PLACES[place]),
         Act::Bind(which, place) => machine.bind(which, PLACES[place]),
-        Act::Unmount(place) => machine.unmount(PLACES[place]),
+        Act::Copy(which, place) => machine.copy(which, PLACES[place]),
+        Act::Unmount(place) => machine.unmount(OWN, PLACES[place]),
+        Act::UnmountElsewhere(place) => machine.unmount(OTHER, PLACES[place]),
         Act::Kill(which) => machine.kill(which),
         Act::Look => machine.look(),
         Act::HearTheKernel => drop(machine.kernel()),
