@@ -100,9 +100,14 @@ impl Connection {
         }
     }
 
+    /// It was last seen in the agent's mount namespace.
+    pub fn is_here(&self, own: NamespaceId) -> bool {
+        self.mounts.iter().any(|mount| mount.namespace == own)
+    }
+
     /// It was last seen in other mount namespaces only: changes there are not notified.
     pub fn is_elsewhere(&self, own: NamespaceId) -> bool {
-        !self.mounts.is_empty() && self.mounts.iter().all(|mount| mount.namespace != own)
+        !self.mounts.is_empty() && !self.is_here(own)
     }
 
     /// It may serve, or serve again.

@@ -399,9 +399,9 @@ impl Node {
             let recovery = last_healed.since(ready);
             let recovery = Recovery { strategy: strategy.as_str(), recovery, outage, replacement };
             self.tell_of(id, TransitionKind::Recovered(recovery), &healed);
-        } else {
-            // They were taken away, or replaced, by somebody else.
-            self.tell(id, TransitionKind::Unmounted, None);
+        } else if self.connections.get(&id).is_none_or(|known| !known.is_here(self.setting.own)) {
+            // Its mounts were taken away meanwhile. Elsewhere it may still be mounted.
+            return self.push(id, Input::RecoveryFailed { gave_up: false });
         }
         self.push(id, Input::Recovered);
     }

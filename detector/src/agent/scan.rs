@@ -125,7 +125,7 @@ impl Node {
         let id = self.current_or_new(device);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (own, seen) = (self.setting.own, self.now);
-        let was_here = connection.mounts.iter().any(|mount| mount.namespace == own);
+        let was_here = connection.is_here(own);
         let before = connection.mounts.len();
         let count = mounts.len();
         if count > 0 {

@@ -110,12 +110,29 @@ fn a_mount_that_is_taken_away_while_it_is_healed_is_told_as_unmounted() {
     let (mut bench, did) = at_work();
     let mount = did.job().dead[0].clone();
     bench.unmount(&mount);
-    bench.look();
-    let mut did = bench.progress(connection(45, 1), Progress::Gone { mount });
+    assert!(bench.look().checks_control());
+    let mut did = bench.control(connection(45, 1), false);
+    did.append(bench.progress(connection(45, 1), Progress::Gone { mount }));
     did.append(bench.progress(connection(45, 1), Progress::Finished));
     did.append(bench.look());
     assert_eq!(did.told_of(), ["unmounted /mnt/a"]);
     assert!(did.forgets_connection(45));
+}
+
+#[test]
+fn what_is_taken_away_here_while_it_is_healed_stays_dead_elsewhere() {
+    let (mut bench, did) = at_work();
+    let mount = did.job().dead[0].clone();
+    let copy = bench.mount_in(OTHER, 45, "/data");
+    bench.unmount(&mount);
+    bench.look_everywhere();
+    bench.progress(connection(45, 1), Progress::Gone { mount });
+    let mut did = bench.progress(connection(45, 1), Progress::Finished);
+    did.append(bench.look());
+    assert_eq!(did.told_of(), [""; 0]);
+    bench.unmount(&copy);
+    assert!(bench.look_everywhere().checks_control());
+    assert_eq!(bench.control(connection(45, 1), false).told_of(), ["unmounted /data"]);
 }
 
 #[test]
