@@ -46,6 +46,12 @@ pub(super) struct Connection {
     pub asks_holders: bool,
     /// It was asked for a first sign of life.
     pub looked_at: bool,
+    /// Through which mount it was asked last.
+    pub asked: Option<MountTarget>,
+    /// That mount was gone.
+    pub lost: bool,
+    /// A look found it under the number of another one, to which its INIT may have been attributed.
+    pub unheard: bool,
     /// Others cover all its mounts: nobody can reach it by a path, to use it or to probe it.
     pub hidden: bool,
     /// The policy says to leave it alone.
@@ -73,6 +79,9 @@ impl Connection {
             launch: None,
             asks_holders: false,
             looked_at: false,
+            asked: None,
+            lost: false,
+            unheard: false,
             hidden: false,
             ignored: false,
         }
@@ -92,9 +101,14 @@ impl Connection {
         }
     }
 
+    /// It was last seen in the agent's mount namespace.
+    pub fn is_here(&self, own: NamespaceId) -> bool {
+        self.mounts.iter().any(|mount| mount.namespace == own)
+    }
+
     /// It was last seen in other mount namespaces only: changes there are not notified.
     pub fn is_elsewhere(&self, own: NamespaceId) -> bool {
-        !self.mounts.is_empty() && self.mounts.iter().all(|mount| mount.namespace != own)
+        !self.mounts.is_empty() && !self.is_here(own)
     }
 
     /// It may serve, or serve again.

@@ -175,7 +175,9 @@ impl Node {
     }
 
     pub(super) fn without_daemon(&self) -> Vec<ConnectionId> {
-        let lonely = |known: &&Connection| known.is_up() && !known.machine.daemons().any(|daemon| daemon.alive);
+        let lonely = |known: &&Connection| {
+            known.is_up() && !known.ignored && !known.machine.daemons().any(|daemon| daemon.alive)
+        };
         self.connections.values().filter(lonely).map(|known| known.id).collect()
     }
 }

@@ -82,6 +82,11 @@ impl Healing {
         matches!(self.stage, Stage::Running | Stage::Checking(_))
     }
 
+    /// What serves instead, as far as it is known.
+    pub fn replacement(&self) -> Option<DeviceNumber> {
+        self.ready.map(|(device, _)| device)
+    }
+
     fn takes_replacement(&self) -> bool {
         matches!(self.stage, Stage::Waiting | Stage::Pausing | Stage::Checking(_))
     }
@@ -285,7 +290,7 @@ impl Node {
                 && Some(&mount.fs_type) == connection.fs_type.as_ref()
                 && Some(&mount.source) == connection.source.as_ref()
         };
-        let brought = healing.ready.map(|(device, _)| device);
+        let brought = healing.replacement();
         let serves = |known: &Connection| known.serves() || known.is_up() && Some(known.id.device) == brought;
         let serving = self.connections.values().filter(|known| known.id != dead && serves(known));
         serving.flat_map(|known| &known.mounts).find(fits).cloned()
@@ -405,6 +410,9 @@ impl Node {
             let recovery = last_healed.since(ready);
             let recovery = Recovery { strategy: strategy.as_str(), recovery, outage, replacement };
             self.tell_of(id, TransitionKind::Recovered(recovery), &healed);
+        } else if self.connections.get(&id).is_none_or(|known| !known.is_here(self.setting.own)) {
+            // Its mounts were taken away meanwhile. Elsewhere it may still be mounted.
+            return self.push(id, Input::RecoveryFailed { gave_up: false });
         }
         self.push(id, Input::Recovered);
     }

@@ -15,6 +15,8 @@ mod scan;
 mod shell;
 mod sources;
 mod telling;
+#[cfg(test)]
+mod tests;
 
 pub use event::{Action, Event, Found, Scope};
 pub use node::{Node, Setting, VfsErrors};

@@ -68,6 +68,9 @@ pub struct Node {
     pub(super) private: HashMap<NamespaceId, Boottime>,
     /// Mounts of the last look that had no unique id.
     pub(super) nameless: HashSet<(DeviceNumber, MountId)>,
+    /// Unique ids of mounts whose connection has lost its number to another one, and since when that is known: a look
+    /// that began before may still show them.
+    pub(super) former: HashMap<u64, Boottime>,
     /// Mounts that another one covers at the same place.
     pub(super) covered: HashSet<(NamespaceId, MountId)>,
     pub(super) children: Vec<ChildMount>,
@@ -98,6 +101,7 @@ impl Node {
             namespaces: BTreeMap::new(),
             private: HashMap::new(),
             nameless: HashSet::new(),
+            former: HashMap::new(),
             covered: HashSet::new(),
             children: Vec::new(),
             volumes: HashMap::new(),
@@ -200,7 +204,7 @@ impl Node {
         self.current.get(&device).copied()
     }
 
-    fn create(&mut self, device: DeviceNumber) -> ConnectionId {
+    pub(super) fn create(&mut self, device: DeviceNumber) -> ConnectionId {
         let epoch = self.epochs.entry(device).or_default();
         *epoch += 1;
         let id = ConnectionId { device, epoch: *epoch };
@@ -215,8 +219,11 @@ impl Node {
     /// Another connection has the number now: this one's superblock is gone.
     pub(super) fn supersede(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id) {
+            let ids = connection.known_mounts().iter().filter_map(|mount| mount.unique_id);
+            self.former.extend(ids.map(|id| (id, self.now)));
             connection.set_mounts(Vec::new());
             self.push(id, Input::Mounts { count: 0, control: false });
+            self.give_up_waiting(id);
             self.drain();
         }
         if self.current.get(&id.device) == Some(&id) {
@@ -239,8 +246,11 @@ impl Node {
     }
 
     fn probed(&mut self, id: ConnectionId, outcome: ProbeOutcome, at: Boottime) {
-        let first_look = self.connections.get(&id).is_some_and(|known| known.machine.state() == State::Created);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let first_look = connection.machine.state() == State::Created;
+        connection.lost = outcome == ProbeOutcome::Gone;
         self.push(id, Input::Probed { outcome: outcome_of(outcome), at, first_look });
+        self.ask_elsewhere(id);
     }
 
     fn timer(&mut self, id: ConnectionId, timer: Timer) {
@@ -254,6 +264,14 @@ impl Node {
         let Some(connection) = self.connections.get(&id) else { return };
         let control = present && self.is_current(id);
         self.push(id, Input::Mounts { count: connection.mounts.len(), control });
+        self.give_up_waiting(id);
+    }
+
+    /// Without mounts nothing is left to recover. An attempt under way finds out by itself.
+    fn give_up_waiting(&mut self, id: ConnectionId) {
+        if self.connections.get(&id).is_some_and(|known| known.mounts.is_empty() && !known.is_being_healed()) {
+            self.push(id, Input::RecoveryFailed { gave_up: false });
+        }
     }
 
     /// After a loss: look at everything again, and ask every connection for a sign of life.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::connection::Connection;
 use super::event::{Action, Scope};
+use super::healing::Healing;
 use super::node::Node;
 use crate::health::{Input, State};
 use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId};
@@ -13,6 +15,9 @@ impl Node {
         let Snapshot { mounts, children, namespaces, problems, own: _ } = snapshot;
         let listed = !problems.iter().any(|problem| matches!(problem, Problem::UniqueIds(_)));
         let mounts = if listed { self.identified(mounts) } else { mounts };
+        let of_today = |mount: &Mount| mount.unique_id.is_none_or(|id| !self.former.contains_key(&id));
+        let mounts: Vec<_> = mounts.into_iter().filter(of_today).collect();
+        self.former.retain(|_, since| *since >= began);
         let own = self.setting.own;
         let private = self.private.clone();
         let kept =
@@ -37,6 +42,10 @@ impl Node {
         self.set_places((scope == Scope::Everything).then_some(namespaces), covered, children);
         for (device, mounts) in by_device {
             self.update_mounts(device, mounts);
+        }
+        let lost: Vec<_> = self.connections.values().filter(|known| known.lost).map(|known| known.id).collect();
+        for id in lost {
+            self.ask_elsewhere(id);
         }
         self.drain();
         self.tell_untold(scope, began);
@@ -79,10 +88,32 @@ impl Node {
             // What was last seen in other namespaces only can have gone unnoticed.
             let elsewhere = connection.is_elsewhere(own) && mounts.iter().any(|mount| mount.namespace == own);
             let orphaned = elsewhere && !connection.machine.daemons().any(|daemon| daemon.alive);
-            if orphaned || !before.is_empty() && !after.is_empty() && before.is_disjoint(&after) {
+            let others = !before.is_empty() && !after.is_empty() && before.is_disjoint(&after);
+            if orphaned || others && !self.were_made_before_healed(connection, &after, by_device) {
                 self.supersede(id);
+                let heir = self.create(*device);
+                if let Some(connection) = self.connections.get_mut(&heir) {
+                    connection.unheard = true;
+                }
             }
         }
+    }
+
+    /// Whether all these ids are older than what replaced the connection's mounts. Ids grow with time, and a replacement is
+    /// made before the dead mount below it is taken away: they are further mounts of the dead connection.
+    fn were_made_before_healed(
+        &self,
+        connection: &Connection,
+        ids: &HashSet<u64>,
+        by_device: &HashMap<DeviceNumber, Vec<Mount>>,
+    ) -> bool {
+        let replacement = connection.healing.as_ref().and_then(Healing::replacement);
+        let replaced = |mount: &&Mount| {
+            let at_its_place = |before: &Mount| before.mount_point == mount.mount_point;
+            mount.namespace == self.setting.own && connection.known_mounts().iter().any(at_its_place)
+        };
+        let clones = replacement.and_then(|device| by_device.get(&device)).into_iter().flatten().filter(replaced);
+        clones.filter_map(|mount| mount.unique_id).max().is_some_and(|last| ids.iter().all(|id| *id < last))
     }
 
     fn update_mounts(&mut self, device: DeviceNumber, mounts: Vec<Mount>) {
@@ -94,7 +125,7 @@ impl Node {
         let id = self.current_or_new(device);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (own, seen) = (self.setting.own, self.now);
-        let was_here = connection.mounts.iter().any(|mount| mount.namespace == own);
+        let was_here = connection.is_here(own);
         let before = connection.mounts.len();
         let count = mounts.len();
         if count > 0 {
@@ -117,7 +148,8 @@ impl Node {
     }
 
     /// Those of which nothing more is known than that they are mounted: are they alive, who serves them? Where kernel
-    /// hooks report each INIT, a connection that appears later needs no question: its INIT is on the way.
+    /// hooks report each INIT, a connection that appears later needs no question: its INIT is on the way, unless it was
+    /// taken for that of the one before.
     fn look_closer(&mut self, first: bool) {
         let told_by_hooks = self.setting.backend != BackendKind::Portable && !first;
         let ids: Vec<ConnectionId> = self
@@ -126,7 +158,7 @@ impl Node {
             .filter(|known| {
                 known.machine.state() == State::Created && !known.mounts.is_empty() && !known.ignored && !known.hidden
             })
-            .filter(|_| !told_by_hooks)
+            .filter(|known| !told_by_hooks || known.unheard)
             .filter_map(|known| (!std::mem::replace(&mut known.looked_at, true)).then_some(known.id))
             .collect();
         for id in ids {

@@ -7,7 +7,7 @@ use super::event::{Action, Scope};
 use super::node::Node;
 use crate::health::{self, Effect, Input, State, Verdict};
 use crate::model::{Boottime, ConnectionId, Mount, TransitionKind};
-use crate::worker::ProbeOutcome;
+use crate::worker::{ProbeOutcome, ProbeTarget};
 
 impl Node {
     /// Feeds the machines until none has anything more to say.
@@ -36,12 +36,15 @@ impl Node {
     }
 
     fn probe(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get(&id) else { return };
-        let covered = |mount: &Mount| self.is_covered(mount);
-        match connection.probe_target(self.setting.own, &covered, &self.namespaces) {
-            Some(target) => self.actions.push(Action::Probe { connection: id, target }),
-            None => {
-                let outcome = if connection.mounts.is_empty() {
+        let target = self.probe_target(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        match target {
+            Some(target) if !connection.ignored => {
+                (connection.asked, connection.lost) = (Some(target.mount.clone()), false);
+                self.actions.push(Action::Probe { connection: id, target });
+            }
+            Some(_) | None => {
+                let outcome = if connection.mounts.is_empty() || connection.ignored {
                     ProbeOutcome::Gone
                 } else {
                     ProbeOutcome::Failed("no mount of it can be reached: others cover them".to_owned())
@@ -49,6 +52,21 @@ impl Node {
                 let first_look = connection.machine.state() == State::Created;
                 self.push(id, Input::Probed { outcome: outcome_of(outcome), at: self.now, first_look });
             }
+        }
+    }
+
+    fn probe_target(&self, id: ConnectionId) -> Option<ProbeTarget> {
+        let covered = |mount: &Mount| self.is_covered(mount);
+        self.connections.get(&id)?.probe_target(self.setting.own, &covered, &self.namespaces)
+    }
+
+    /// The mount that it was asked through was gone. If there is another one by now, that is what the machine waits for;
+    /// the look that saw it can have come before the answer.
+    pub(super) fn ask_elsewhere(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id).filter(|known| known.lost) else { return };
+        let count = connection.mounts.len();
+        if self.probe_target(id).is_some_and(|target| Some(&target.mount) != connection.asked.as_ref()) {
+            self.push(id, Input::Mounts { count, control: true });
         }
     }
 
@@ -118,6 +136,9 @@ impl Node {
                 self.actions.push(Action::Scan(Scope::Own));
             } else if scope == Scope::Own {
                 self.actions.push(Action::Scan(Scope::Everything));
+            } else {
+                // It is mounted nowhere: it went before it was seen, or is on its way.
+                self.actions.push(Action::CheckControl(id));
             }
         }
     }

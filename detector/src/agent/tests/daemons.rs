@@ -1,0 +1,188 @@
+//! Who serves: found by looks at descriptors, watched, forgotten.
+
+use super::*;
+use crate::model::TransitionKind;
+
+impl Bench {
+    /// A look for holders that began now has found these.
+    pub(super) fn holders<const N: usize>(&mut self, holders: [(u32, u32); N]) -> Did {
+        let began = self.now;
+        self.holders_since(began, holders)
+    }
+
+    fn holders_since<const N: usize>(&mut self, began: Boottime, holders: [(u32, u32); N]) -> Did {
+        let by_connection = holders.into_iter().map(|(minor, pid)| (device(minor), vec![process(pid)])).collect();
+        self.on(Event::HoldersFound(Found { began, by_connection, unattributed: Vec::new() }))
+    }
+
+    /// A mount that serves, as the look sees it that follows. Nobody knows whose it is.
+    fn found(&mut self) -> Did {
+        self.mount(45, "/mnt/a");
+        let mut did = self.look();
+        assert_eq!(did.probed(), [connection(45, 1)]);
+        did.append(self.probed(connection(45, 1), ProbeOutcome::Alive));
+        did
+    }
+}
+
+#[test]
+fn a_look_for_holders_older_than_the_mount_says_nothing_of_it() {
+    let mut bench = Bench::portable("rules: []");
+    let before = bench.now;
+    let mut did = bench.found();
+    assert!(did.looks_for_holders());
+    let late = bench.holders_since(before, []);
+    assert!(late.looks_for_holders(), "it is not repeated");
+    did.append(late);
+    assert!(did.told().is_empty(), "nobody can know yet who serves it");
+    did = bench.holders([(45, DAEMON)]);
+    assert_eq!(did.watched(), [DAEMON]);
+    did.append(bench.remembered(DAEMON, "testfs"));
+    assert_eq!(did.told(), ["0:45#1 ready"]);
+    assert!(!did.looks_for_holders() && did.probed().is_empty());
+}
+
+#[test]
+fn who_serves_without_a_holder_to_be_seen_is_introduced_and_probed_once() {
+    let mut bench = Bench::portable("rules: []");
+    bench.found();
+    let did = bench.holders([]);
+    assert_eq!(did.told(), ["0:45#1 ready"]);
+    let mut probed = did.probed();
+    assert!(!did.looks_for_holders(), "asked again and again");
+    for _ in 0..3 {
+        bench.wait(Duration::from_secs(2));
+        let armed = bench.on(Event::Timer { connection: connection(45, 1), timer: Timer::Retry });
+        probed.extend(armed.probed());
+        if !armed.probed().is_empty() {
+            bench.probed(connection(45, 1), ProbeOutcome::Alive);
+        }
+        bench.look();
+        probed.extend(bench.holders([]).probed());
+    }
+    assert_eq!(probed, [connection(45, 1)], "one probe, and no more");
+}
+
+#[test]
+fn a_daemon_that_died_before_it_was_found_leaves_a_dead_mount() {
+    let mut bench = Bench::portable("rules: []");
+    bench.mount(45, "/mnt/a");
+    bench.look();
+    bench.probed(connection(45, 1), ProbeOutcome::TimedOut);
+    assert_eq!(bench.holders([]).probed(), [connection(45, 1)]);
+    assert_eq!(bench.probed(connection(45, 1), DEAD).told(), ["0:45#1 dead"]);
+}
+
+#[test]
+fn a_look_for_holders_is_repeated_if_it_was_asked_for_meanwhile() {
+    let mut bench = Bench::portable("rules: []");
+    bench.found();
+    bench.mount(46, "/mnt/b");
+    assert!(!bench.look().looks_for_holders(), "two at a time");
+    assert!(bench.holders([(45, DAEMON)]).looks_for_holders());
+}
+
+#[test]
+fn candidates_are_watched_and_their_end_is_a_hint() {
+    let mut bench = Bench::portable("rules: []");
+    bench.found();
+    let (began, at) = (bench.now, bench.now);
+    let holders = Found { began, by_connection: BTreeMap::new(), unattributed: vec![813, 814] };
+    let did = bench.on(Event::HoldersFound(holders.clone()));
+    assert_eq!(did.watched(), [813, 814]);
+    assert_eq!(did.probed(), [""; 0].map(|_| connection(0, 0)), "somebody holds it, who knows which");
+    bench.look();
+    assert_eq!(bench.on(Event::HoldersFound(holders)).watched(), [0; 0], "watched twice");
+    bench.wait(Duration::from_secs(2));
+    let did = bench.on(Event::ProcessEnded { pid: 813, status: None, at });
+    assert_eq!(did.probed(), [connection(45, 1)]);
+}
+
+#[test]
+fn a_daemon_is_watched_until_its_last_connection_is_gone() {
+    let mut bench = Bench::with("rules: []");
+    let first = bench.serving(45, "/mnt/a", DAEMON);
+    let second = bench.mount(46, "/mnt/b");
+    bench.look();
+    bench.initialised(46, DAEMON);
+    bench.unmount(&first);
+    assert!(bench.look().checks_control());
+    let did = bench.control(connection(45, 1), false);
+    assert_eq!(did.told(), ["0:45#1 unmounted"]);
+    assert!(did.forgets_connection(45) && !did.forgets_process(DAEMON), "{did:?}");
+    bench.unmount(&second);
+    bench.look();
+    let did = bench.control(connection(46, 1), false);
+    assert!(did.forgets_connection(46) && did.forgets_process(DAEMON), "{did:?}");
+}
+
+#[test]
+fn a_number_that_another_connection_has_is_not_forgotten() {
+    let mut bench = Bench::with("rules: []");
+    let old = bench.serving(45, "/mnt/a", DAEMON);
+    bench.unmount(&old);
+    bench.mount(45, "/mnt/a");
+    let mut did = bench.initialised(45, 900);
+    did.append(bench.look());
+    assert_eq!(did.told(), ["0:45#1 unmounted"]);
+    assert!(!did.forgets_connection(45), "the kernel's tables would lose the new one");
+    assert!(did.forgets_process(DAEMON));
+}
+
+#[test]
+fn a_loss_is_made_up_for_by_a_full_look_and_a_question_to_each() {
+    let mut bench = Bench::with("rules: []");
+    bench.serving(45, "/mnt/a", DAEMON);
+    bench.serving(46, "/mnt/b", 813);
+    bench.serving(47, "/mnt/c", 814);
+    // The looks that the mounts gave rise to are over: nothing is asked twice at a time.
+    while bench.holders([]).looks_for_holders() {}
+    bench.die(connection(47, 1), 814);
+    let did = bench.on(Event::Lost);
+    assert!(did.looks(Scope::Everything) && did.looks_for_holders());
+    assert_eq!(did.probed(), [connection(45, 1), connection(46, 1)]);
+    // A death whose every report was lost is told all the same.
+    bench.probed(connection(46, 1), ProbeOutcome::Alive);
+    let mut did = bench.probed(connection(45, 1), DEAD);
+    did.append(bench.on(Event::Timer { connection: connection(45, 1), timer: Timer::Grace }));
+    did.append(bench.probed(connection(45, 1), DEAD));
+    assert_eq!(did.told(), ["0:45#1 dead"]);
+}
+
+#[test]
+fn errors_of_applications_cost_one_probe_a_connection_and_second() {
+    let mut bench = Bench::with("rules: []");
+    bench.serving(45, "/mnt/a", DAEMON);
+    let mut probes = Vec::new();
+    for _ in 0..100 {
+        bench.wait(Duration::from_millis(49));
+        let at = bench.now;
+        let event = KernelEvent::VfsError { at, process: process(5), errno: libc::ENOTCONN, descriptor: None };
+        let mut did = bench.on(Event::Kernel(event));
+        if did.pauses_for(Timer::Retry) {
+            did.append(bench.on(Event::Timer { connection: connection(45, 1), timer: Timer::Retry }));
+        }
+        for id in did.probed() {
+            probes.push(at);
+            bench.probed(id, ProbeOutcome::Alive);
+        }
+    }
+    assert!((4..=6).contains(&probes.len()), "{} probes in five seconds", probes.len());
+}
+
+#[test]
+fn the_dead_are_named_with_the_daemon_that_served_them() {
+    let mut bench = Bench::with("rules: []");
+    bench.serving(45, "/mnt/a", DAEMON);
+    let did = bench.die(connection(45, 1), DAEMON);
+    let Some(Action::Tell(dead)) = did.0.iter().find(|action| matches!(action, Action::Tell(_))) else { panic!() };
+    let daemon = dead.daemon.clone().unwrap();
+    assert_eq!((daemon.pid, daemon.comm.as_deref(), daemon.alive), (DAEMON, Some("p812"), false));
+    assert!(matches!(dead.kind, TransitionKind::Dead(_)) && dead.detection.is_some());
+}
+
+impl Did {
+    fn pauses_for(&self, wanted: Timer) -> bool {
+        self.0.iter().any(|action| matches!(action, Action::Arm { timer, .. } if *timer == wanted))
+    }
+}
