@@ -273,6 +273,9 @@ impl Node {
         if let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) {
             healing.companions = companions;
         }
+        if !matches!(bring, Bring::Existing(_)) {
+            self.isolating.insert(id);
+        }
         let job = RecoverJob { bring, dead, features: self.setting.features, deadline };
         self.push(id, Input::RecoveryStarted);
         self.actions.push(Action::Recover { connection: id, job: Box::new(job) });
@@ -312,8 +315,22 @@ impl Node {
 
     /// A recovery that was begun for this connection goes on.
     pub(super) fn progress(&mut self, id: ConnectionId, progress: Progress) {
+        if let Progress::Isolated { namespace } = progress {
+            self.private.insert(namespace, self.now);
+        }
+        if matches!(progress, Progress::Isolated { .. } | Progress::Finished) {
+            self.isolated(id);
+        }
         for concerned in self.concerned(id, &progress) {
             self.advance(concerned, progress.clone());
+        }
+    }
+
+    /// Its namespace is known, or won't come: of those found meanwhile, it can be told now whose they are.
+    fn isolated(&mut self, id: ConnectionId) {
+        self.isolating.remove(&id);
+        if self.isolating.is_empty() && std::mem::take(&mut self.strangers) {
+            self.actions.push(Action::Scan(Scope::Everything));
         }
     }
 
@@ -323,7 +340,7 @@ impl Node {
         let companions = healing.map_or(&[][..], |healing| &healing.companions);
         let served_by = |device| companions.iter().copied().find(|other| other.device == device).unwrap_or(id);
         match progress {
-            Progress::Launched { .. } => vec![id],
+            Progress::Isolated { .. } | Progress::Launched { .. } => vec![id],
             Progress::Ready { dead, .. } => vec![served_by(*dead)],
             Progress::Healed { mount, .. } | Progress::Gone { mount } | Progress::Failed { mount: Some(mount), .. } => {
                 vec![served_by(mount.device)]
@@ -338,6 +355,7 @@ impl Node {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(healing) = &mut connection.healing else { return };
         match progress {
+            Progress::Isolated { namespace } => tracing::debug!(connection = %id, namespace = %namespace, "isolated"),
             Progress::Launched { pid } => tracing::debug!(connection = %id, pid, "replacement started"),
             Progress::Ready { dead: _, device, at, pid } => {
                 healing.ready.get_or_insert((device, at));

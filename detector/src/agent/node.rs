@@ -66,6 +66,10 @@ pub struct Node {
     pub(super) namespaces: BTreeMap<NamespaceId, u32>,
     /// Those that were made for daemons that the agent started. What propagates there is nobody's mount.
     pub(super) private: HashMap<NamespaceId, Boottime>,
+    /// Recoveries that are about to make such a namespace: one that a look finds meanwhile may be theirs.
+    pub(super) isolating: HashSet<ConnectionId>,
+    /// A look found one, which has to be looked at again.
+    pub(super) strangers: bool,
     /// Mounts of the last look that had no unique id.
     pub(super) nameless: HashSet<(DeviceNumber, MountId)>,
     /// Unique ids of mounts whose connection has lost its number to another one, and since when that is known: a look
@@ -100,6 +104,8 @@ impl Node {
             candidates: HashSet::new(),
             namespaces: BTreeMap::new(),
             private: HashMap::new(),
+            isolating: HashSet::new(),
+            strangers: false,
             nameless: HashSet::new(),
             former: HashMap::new(),
             covered: HashSet::new(),
@@ -129,7 +135,6 @@ impl Node {
             Event::Control { connection, present } => self.control(connection, present),
             Event::Timer { connection, timer } => self.timer(connection, timer),
             Event::Retry { connection } => self.attempt(connection),
-            Event::PrivateNamespace(namespace) => drop(self.private.insert(namespace, now)),
             Event::Progress { connection, progress } => self.progress(connection, progress),
         }
         self.settle();

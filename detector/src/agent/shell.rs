@@ -16,7 +16,7 @@ use crate::kernel::{Counters, Detection, EventStream, HookStatus, Kernel, Kernel
 use crate::model::{Boottime, ConnectionId, DeviceNumber, Transition, TransitionKind};
 use crate::mounts::{AbortWatch, ControlFs, MountWatch};
 use crate::policy::Policy;
-use crate::recovery::{Features, Progress, RecoverJob};
+use crate::recovery::{Features, RecoverJob};
 use crate::telemetry::Metrics;
 use crate::telemetry::query::Query;
 use crate::telemetry::status::Loss;
@@ -312,11 +312,6 @@ impl Shell {
         let queue = self.queue.clone();
         tokio::spawn(async move {
             while let Some(progress) = steps.recv().await {
-                if let Progress::Launched { pid } = progress
-                    && let Ok(namespace) = crate::mounts::namespace_of(pid)
-                {
-                    let _ = queue.send(Event::PrivateNamespace(namespace).into());
-                }
                 let _ = queue.send(Event::Progress { connection, progress }.into());
             }
         });

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::probe::{ProbeOutcome, ProbeTarget};
 use super::process::{Counts, WorkerProcess};
 use super::protocol::{Reply, Request};
-use crate::model::{Boottime, DeviceNumber, Mount};
+use crate::model::{Boottime, DeviceNumber, Mount, NamespaceId};
 use crate::recovery::wire::{JobForm, ProgressForm};
 use crate::recovery::{Bring, Progress, RecoverJob};
 
@@ -298,6 +298,7 @@ impl Shared {
 fn progress(form: ProgressForm, dead: &[Mount]) -> Option<Progress> {
     let device = DeviceNumber::from_kernel;
     Some(match form {
+        ProgressForm::Isolated { namespace } => Progress::Isolated { namespace: NamespaceId(namespace) },
         ProgressForm::Launched { pid } => Progress::Launched { pid },
         ProgressForm::Ready { dead, device: number, at, pid } => {
             Progress::Ready { dead: device(dead), device: device(number), at: Boottime(at), pid }
