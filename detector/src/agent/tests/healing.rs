@@ -79,6 +79,7 @@ fn who_makes_dead_mounts_faster_than_they_are_healed_is_told() {
     let did = loop {
         rounds += 1;
         bench.mount(45, "/mnt/b");
+        assert!(bench.look().told().is_empty());
         bench.work(connection(45, 1), &job, 46);
         let did = bench.look();
         if did.jobs().is_empty() {
