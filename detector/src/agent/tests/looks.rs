@@ -134,6 +134,18 @@ fn a_mount_that_is_gone_when_it_is_asked_is_asked_through_another_one() {
 }
 
 #[test]
+fn a_mount_that_is_covered_when_it_is_to_be_asked_is_asked_when_it_shows() {
+    let mut bench = Bench::portable("rules: []");
+    let mount = bench.mount(45, "/mnt/a");
+    assert_eq!(bench.look().probed(), [connection(45, 1)]);
+    bench.cover(&mount);
+    bench.look();
+    assert_eq!(bench.probed(connection(45, 1), ProbeOutcome::Gone).probed(), []);
+    bench.children.clear();
+    assert_eq!(bench.look().probed(), [connection(45, 1)]);
+}
+
+#[test]
 fn a_mount_without_a_unique_id_is_nobodys_before_another_look() {
     let (mut bench, _) = dead();
     bench.unmount_all(45);
