@@ -86,11 +86,11 @@ fn one_that_lives_on_is_not_waited_for_longer_than_the_limit() {
     let died = bench.now;
     bench.probed(FIRST, DEAD);
     bench.probed(SECOND, ProbeOutcome::TimedOut);
-    let attempts = (0..200).map(|_| {
+    let mut attempts = (0..200).map(|_| {
         bench.wait(Duration::from_millis(20));
         bench.retry(FIRST)
     });
-    let last = attempts.skip_while(|did| did.pauses() == [Duration::from_millis(20)]).next();
+    let last = attempts.find(|did| did.pauses() != [Duration::from_millis(20)]);
     let job = last.expect("it is waited for without an end").job();
     assert_eq!(places(&job.dead), [PathBuf::from("/mnt/a")]);
     let waited = bench.now - died;

@@ -98,6 +98,16 @@ fn who_makes_dead_mounts_faster_than_they_are_healed_is_told() {
 }
 
 #[test]
+fn a_number_that_is_used_again_right_after_the_work_is_none_of_the_dead() {
+    let (mut bench, did) = at_work();
+    bench.work(connection(45, 1), &did.job(), 46);
+    bench.mount(45, "/mnt/b");
+    let did = bench.look();
+    assert_eq!((did.told_of(), did.brought()), (vec!["recovered /mnt/a".to_owned()], vec![]));
+    assert_eq!(did.probed(), [connection(45, 2)]);
+}
+
+#[test]
 fn a_dead_mount_that_is_covered_is_a_guard_and_not_left_over() {
     let (mut bench, did) = at_work();
     let guard = bench.mount(45, "/mnt/a");
