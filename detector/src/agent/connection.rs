@@ -48,7 +48,7 @@ pub(super) struct Connection {
     pub looked_at: bool,
     /// Through which mount it was asked last.
     pub asked: Option<MountTarget>,
-    /// That mount was gone.
+    /// That mount was gone, or there was none to ask through.
     pub lost: bool,
     /// A look found it under the number of another one, to which its INIT may have been attributed.
     pub unheard: bool,

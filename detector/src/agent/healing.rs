@@ -82,9 +82,9 @@ impl Healing {
         matches!(self.stage, Stage::Running | Stage::Checking(_))
     }
 
-    /// What serves instead, as far as it is known.
-    pub fn replacement(&self) -> Option<DeviceNumber> {
-        self.ready.map(|(device, _)| device)
+    /// What serves instead, and which mounts it replaced so far.
+    pub fn healed(&self) -> Option<(DeviceNumber, &[Mount])> {
+        self.ready.map(|(device, _)| (device, self.healed.as_slice()))
     }
 
     fn takes_replacement(&self) -> bool {
@@ -293,7 +293,7 @@ impl Node {
                 && Some(&mount.fs_type) == connection.fs_type.as_ref()
                 && Some(&mount.source) == connection.source.as_ref()
         };
-        let brought = healing.replacement();
+        let brought = healing.ready.map(|(device, _)| device);
         let serves = |known: &Connection| known.serves() || known.is_up() && Some(known.id.device) == brought;
         let serving = self.connections.values().filter(|known| known.id != dead && serves(known));
         serving.flat_map(|known| &known.mounts).find(fits).cloned()

@@ -111,21 +111,24 @@ impl Node {
         }
     }
 
-    /// Whether all these ids are older than what replaced the connection's mounts. Ids grow with time, and a replacement is
-    /// made before the dead mount below it is taken away: they are further mounts of the dead connection.
+    /// Whether all these ids are older than what a worker put in the place of one of the connection's mounts. Ids grow with
+    /// time, and a replacement is made before the dead mount is taken away: they are further mounts of the dead connection.
     fn were_made_before_healed(
         &self,
         connection: &Connection,
         ids: &HashSet<u64>,
         by_device: &HashMap<DeviceNumber, Vec<Mount>>,
     ) -> bool {
-        let replacement = connection.healing.as_ref().and_then(Healing::replacement);
-        let replaced = |mount: &&Mount| {
-            let at_its_place = |before: &Mount| before.mount_point == mount.mount_point;
-            mount.namespace == self.setting.own && connection.known_mounts().iter().any(at_its_place)
+        let Some((replacement, healed)) = connection.healing.as_ref().and_then(Healing::healed) else { return false };
+        let own = |mount: &&Mount| mount.namespace == self.setting.own;
+        let clones: Vec<_> = by_device.get(&replacement).into_iter().flatten().filter(own).collect();
+        // The clone is the next that came to that place.
+        let clone_of = |dead: &Mount| {
+            let there = clones.iter().filter(|mount| mount.mount_point == dead.mount_point);
+            there.filter_map(|mount| mount.unique_id).filter(|id| Some(*id) > dead.unique_id).min()
         };
-        let clones = replacement.and_then(|device| by_device.get(&device)).into_iter().flatten().filter(replaced);
-        clones.filter_map(|mount| mount.unique_id).max().is_some_and(|last| ids.iter().all(|id| *id < last))
+        let mut seen = healed.iter().filter(|dead| connection.known_mounts().contains(dead));
+        seen.any(|dead| clone_of(dead).is_some_and(|clone| ids.iter().all(|id| *id < clone)))
     }
 
     fn update_mounts(&mut self, device: DeviceNumber, mounts: Vec<Mount>) {

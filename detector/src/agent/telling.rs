@@ -43,14 +43,12 @@ impl Node {
                 (connection.asked, connection.lost) = (Some(target.mount.clone()), false);
                 self.actions.push(Action::Probe { connection: id, target });
             }
+            // Others cover its mounts, or it has none: it is asked as soon as a look sees one that can be reached.
             Some(_) | None => {
-                let outcome = if connection.mounts.is_empty() || connection.ignored {
-                    ProbeOutcome::Gone
-                } else {
-                    ProbeOutcome::Failed("no mount of it can be reached: others cover them".to_owned())
-                };
+                (connection.asked, connection.lost) = (None, true);
                 let first_look = connection.machine.state() == State::Created;
-                self.push(id, Input::Probed { outcome: outcome_of(outcome), at: self.now, first_look });
+                let outcome = health::ProbeOutcome::Gone;
+                self.push(id, Input::Probed { outcome, at: self.now, first_look });
             }
         }
     }
@@ -61,11 +59,15 @@ impl Node {
     }
 
     /// The mount that it was asked through was gone. If there is another one by now, that is what the machine waits for;
-    /// the look that saw it can have come before the answer.
+    /// the look that saw it can have come before the answer. One that was covered meanwhile is another one.
     pub(super) fn ask_elsewhere(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get(&id).filter(|known| known.lost) else { return };
-        let count = connection.mounts.len();
-        if self.probe_target(id).is_some_and(|target| Some(&target.mount) != connection.asked.as_ref()) {
+        let target = self.probe_target(id).map(|target| target.mount);
+        let waits = |known: &&mut Connection| known.lost && !known.ignored;
+        let Some(connection) = self.connections.get_mut(&id).filter(waits) else { return };
+        if target.is_none() {
+            connection.asked = None;
+        } else if target != connection.asked {
+            let count = connection.mounts.len();
             self.push(id, Input::Mounts { count, control: true });
         }
     }

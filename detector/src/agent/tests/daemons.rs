@@ -186,3 +186,34 @@ impl Did {
         self.0.iter().any(|action| matches!(action, Action::Arm { timer, .. } if *timer == wanted))
     }
 }
+
+/// Reading how a daemon was started is work for a thread, and what comes of it takes memory: once is enough for a daemon
+/// with a thousand mounts.
+#[test]
+fn a_daemon_is_read_once_for_all_its_connections() {
+    let mut bench = Bench::with("rules: []");
+    let reads = |did: &Did| did.0.iter().filter(|action| matches!(action, Action::Remember(_))).count();
+    for minor in [45, 46] {
+        bench.mount(minor, &format!("/mnt/{minor}"));
+    }
+    bench.look();
+    let mut did = bench.initialised(45, DAEMON);
+    did.append(bench.initialised(46, DAEMON));
+    assert_eq!((reads(&did), did.watched()), (1, vec![DAEMON, DAEMON]), "each is known to the kernel programs");
+    assert_eq!(bench.remembered(DAEMON, "testfs").told().len(), 2);
+    bench.mount(47, "/mnt/47");
+    bench.look();
+    let did = bench.initialised(47, DAEMON);
+    assert_eq!((reads(&did), did.told()), (0, vec!["0:47#1 ready".to_owned()]));
+}
+
+#[test]
+fn a_daemon_that_could_not_be_read_is_tried_again_for_its_next_connection() {
+    let mut bench = Bench::with("rules: []");
+    bench.mount(45, "/mnt/a");
+    bench.look();
+    bench.initialised(45, DAEMON);
+    bench.on(Event::Remembered { pid: DAEMON, record: None });
+    let did = bench.initialised(46, DAEMON);
+    assert!(did.0.iter().any(|action| matches!(action, Action::Remember(pid) if *pid == DAEMON)), "{did:?}");
+}

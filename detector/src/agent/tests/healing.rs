@@ -79,6 +79,7 @@ fn who_makes_dead_mounts_faster_than_they_are_healed_is_told() {
     let did = loop {
         rounds += 1;
         bench.mount(45, "/mnt/b");
+        assert!(bench.look().told().is_empty());
         bench.work(connection(45, 1), &job, 46);
         let did = bench.look();
         if did.jobs().is_empty() {
@@ -94,6 +95,16 @@ fn who_makes_dead_mounts_faster_than_they_are_healed_is_told() {
     let job = bench.retry(connection(45, 1)).job();
     bench.work(connection(45, 1), &job, 46);
     assert_eq!(bench.look().told(), ["0:45#1 recovered"]);
+}
+
+#[test]
+fn a_number_that_is_used_again_right_after_the_work_is_none_of_the_dead() {
+    let (mut bench, did) = at_work();
+    bench.work(connection(45, 1), &did.job(), 46);
+    bench.mount(45, "/mnt/b");
+    let did = bench.look();
+    assert_eq!((did.told_of(), did.brought()), (vec!["recovered /mnt/a".to_owned()], vec![]));
+    assert_eq!(did.probed(), [connection(45, 2)]);
 }
 
 #[test]

@@ -129,9 +129,20 @@ fn a_mount_that_is_gone_when_it_is_asked_is_asked_through_another_one() {
             did.append(bench.look());
             did.append(bench.probed(connection(45, 1), ProbeOutcome::Gone));
         }
-        did.append(bench.look());
         assert_eq!(did.probed(), [connection(45, 1)], "answer first: {answer_first}");
     }
+}
+
+#[test]
+fn a_mount_that_is_covered_when_it_is_to_be_asked_is_asked_when_it_shows() {
+    let mut bench = Bench::portable("rules: []");
+    let mount = bench.mount(45, "/mnt/a");
+    assert_eq!(bench.look().probed(), [connection(45, 1)]);
+    bench.cover(&mount);
+    bench.look();
+    assert_eq!(bench.probed(connection(45, 1), ProbeOutcome::Gone).probed(), []);
+    bench.children.clear();
+    assert_eq!(bench.look().probed(), [connection(45, 1)]);
 }
 
 #[test]
@@ -202,9 +213,9 @@ fn what_hangs_in_a_namespace_made_for_a_daemon_is_nobodys() {
     let mount = bench.mount_in(PRIVATE, 46, "/mnt/a");
     let stale = bench.begin(Scope::Everything);
     bench.on(Event::Progress { connection: connection(45, 1), progress: Progress::Isolated { namespace: PRIVATE } });
-    bench.namespaces.insert(PRIVATE, 900);
     // A look that had passed over /proc before the namespace was there does not have it forgotten.
     let mut did = bench.end(Look { mounts: Vec::new(), ..stale });
+    bench.namespaces.insert(PRIVATE, 900);
     did.append(bench.look_everywhere());
     assert!(did.told().is_empty() && !did.looks_for_holders(), "{did:?}");
     // Its number is another's once it is gone.
@@ -214,6 +225,40 @@ fn what_hangs_in_a_namespace_made_for_a_daemon_is_nobodys() {
     bench.namespaces.insert(PRIVATE, 901);
     bench.mount_in(PRIVATE, 46, "/mnt/a");
     assert!(bench.look_everywhere().looks_for_holders(), "it is passed over for ever");
+}
+
+/// A look can find the namespace before the worker's message that it made it is read.
+#[test]
+fn a_namespace_found_while_one_is_being_made_belongs_to_nobody_yet() {
+    const PRIVATE: NamespaceId = NamespaceId(4_026_532_200);
+    const CONTAINER: NamespaceId = NamespaceId(4_026_532_300);
+    let mut bench = Bench::with(HEAL);
+    bench.serving(45, "/mnt/a", DAEMON);
+    bench.serving(46, "/mnt/b", 900);
+    bench.serving(47, "/mnt/c", 901);
+    let healed = connection(45, 1);
+    bench.die(healed, DAEMON);
+    for (namespace, copied) in [(PRIVATE, 46), (CONTAINER, 47)] {
+        bench.namespaces.insert(namespace, 902);
+        bench.mount_in(namespace, copied, "/copy");
+    }
+    bench.look_everywhere();
+    assert_eq!(bench.die(connection(46, 1), 900).told_of()[0], "dead /mnt/b");
+    bench.progress(healed, Progress::Isolated { namespace: PRIVATE });
+    let did = bench.progress(connection(46, 1), Progress::Isolated { namespace: PRIVATE });
+    assert!(did.looks(Scope::Everything), "whose the others are can be told now");
+    bench.look_everywhere();
+    assert_eq!(bench.die(connection(47, 1), 901).told_of()[0], "dead /mnt/c /copy");
+}
+
+#[test]
+fn an_attempt_that_ends_without_a_namespace_makes_nobody_wait_for_one() {
+    let mut bench = Bench::with(HEAL);
+    bench.serving(45, "/mnt/a", DAEMON);
+    bench.die(connection(45, 1), DAEMON);
+    bench.namespaces.insert(NamespaceId(4_026_532_300), 901);
+    bench.look_everywhere();
+    assert!(bench.fail(connection(45, 1), "no worker").looks(Scope::Everything));
 }
 
 #[test]
