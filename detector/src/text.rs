@@ -61,12 +61,12 @@ pub fn unescape(text: &str) -> Option<OsString> {
 }
 
 /// For a terminal or a log line: control characters and bytes that are not UTF-8 become visible escapes, so that a path
-/// made by somebody hostile neither starts a new line nor moves the cursor.
+/// made by somebody hostile neither starts a new line, nor moves the cursor, nor shows text in another order than it is in.
 pub fn printable(bytes: &OsStr) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.as_bytes().utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character.is_control() {
+            if character.is_control() || rearranges(character) {
                 text.extend(character.escape_default());
             } else {
                 text.push(character);
@@ -77,6 +77,11 @@ pub fn printable(bytes: &OsStr) -> String {
         }
     }
     text
+}
+
+/// Line and paragraph separators, and the characters that change the direction of text (Unicode Standard Annex #9).
+const fn rearranges(character: char) -> bool {
+    matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -101,5 +106,6 @@ mod tests {
     #[test]
     fn a_terminal_sees_no_control_character() {
         assert_eq!(printable(OsStr::from_bytes(b"/a\n\x1b[2J\xff")), "/a\\n\\u{1b}[2J\\xff");
+        assert_eq!(printable(OsStr::new("/\u{202e}tset\u{2066}\u{2029}é")), "/\\u{202e}tset\\u{2066}\\u{2029}é");
     }
 }

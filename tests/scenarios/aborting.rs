@@ -8,12 +8,12 @@ use std::thread;
 use fuse_detector_tests::heal::{Before, ask};
 use fuse_detector_tests::process::{shell, signal};
 use fuse_detector_tests::steer::Opcode;
-use fuse_detector_tests::{Agent, Backend, Options, Sandbox, Steerfs, process, scenarios};
+use fuse_detector_tests::{Agent, Backend, Options, Sandbox, Steerfs, mountinfo, process, scenarios};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-scenarios!(abort_file, abort_file_with_a_policy_to_heal, forced_unmount_of_a_busy_mount);
+scenarios!(abort_file, abort_file_with_a_policy_to_heal, abort_file_of_one_of_several, forced_unmount_of_a_busy_mount,);
 
 /// The control file of a connection, in a fusectl mount of the sandbox's own.
 fn abort_file_of(sandbox: &Sandbox, device: &str) -> PathBuf {
@@ -63,6 +63,34 @@ fn abort_file_with_a_policy_to_heal(sandbox: &Sandbox) {
     let dead = agent.wait("dead", path);
     assert_eq!(dead.text("/reason/kind"), "adminAbort", "{dead}");
     before.wait_healed(&mut agent);
+}
+
+/// The daemon serves others, and a second one would work on the same data: the mount waits for the daemon's end, and then one
+/// start brings back all.
+fn abort_file_of_one_of_several(sandbox: &Sandbox) {
+    let settings = json!({"mode": "heal", "strategy": "respawn", "onAbort": "heal"});
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "**", settings));
+    let paths = ["mnt-0", "mnt-1", "mnt-2"].map(|name| sandbox.mount_point(name));
+    let daemon = Steerfs::mount_on(sandbox, &sandbox.join("mnt"), &["--mounts", "3"]);
+    for path in &paths {
+        agent.wait("ready", path);
+    }
+    let before = Before::look(&paths);
+    let device = mountinfo::at(&paths[0]).pop().expect("a mount").device;
+
+    shell(sandbox, &format!("echo 1 > {}", abort_file_of(sandbox, &device).display()));
+    agent.wait("dead", &paths[0]);
+    agent.wait("recovering", &paths[0]);
+    assert_eq!(agent.seen_until_sentinel(|event| event.kind().starts_with("recover") && event.is_at(&paths[1])), []);
+    assert_eq!((ask(&paths[0]), ask(&paths[1])), (Err(Errno::ENOTCONN), Ok(())));
+    assert_eq!(process::mentioning(&sandbox.join("mnt")), [daemon.pid()], "a second daemon was started");
+
+    daemon.kill(Signal::SIGKILL);
+    for path in &paths {
+        agent.wait("recovered", path);
+    }
+    before.check_all();
+    assert_eq!(process::mentioning(&sandbox.join("mnt")), [daemon.successor().pid()], "started more than once");
 }
 
 /// `umount -f` says EBUSY and ends the connection all the same.

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::healing::Healing;
@@ -40,7 +41,7 @@ pub(super) struct Connection {
     pub died: Option<Boottime>,
     pub healing: Option<Healing>,
     /// How its daemon was started, read while it ran.
-    pub launch: Option<Launch>,
+    pub launch: Option<Arc<Launch>>,
     /// Its machine asked who holds the descriptor.
     pub asks_holders: bool,
     /// It was asked for a first sign of life.

@@ -1,5 +1,8 @@
 //! Who serves which connection: learnt from replies, from fdinfo, forgotten at their end.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use super::connection::Connection;
 use super::event::{Action, Found};
 use super::launch::Launch;
@@ -17,21 +20,60 @@ pub(super) enum HoldersAsked {
     Again,
 }
 
+/// A daemon that is watched.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    /// Its connections.
+    pub serves: HashSet<ConnectionId>,
+    /// How it was started is being read.
+    being_read: bool,
+}
+
 impl Node {
     pub(super) fn daemon_seen(&mut self, id: ConnectionId, process: Process) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
         let Process { pid, comm } = process;
+        let known = self.known_of(pid);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let comm = comm.or_else(|| known.as_ref().and_then(|(comm, _)| comm.clone()));
         let daemon = Daemon { pid, comm, alive: true };
         connection.daemon = Some(daemon.clone());
         self.push(id, Input::DaemonSeen(daemon));
-        if self.processes.entry(pid).or_default().insert(id) {
-            self.actions.push(Action::WatchProcess { pid, device: id.device });
+        if !self.processes.entry(pid).or_default().serves.insert(id) {
+            return;
         }
+        self.actions.push(Action::WatchProcess { pid, device: id.device });
+        match known {
+            Some((_, launch)) => self.launched_as(id, &launch),
+            None => self.remember(pid),
+        }
+    }
+
+    /// What another connection of the same process has told of it: a daemon with a thousand mounts is read once.
+    fn known_of(&self, pid: u32) -> Option<(Option<String>, Arc<Launch>)> {
+        let others = self.processes.get(&pid)?.serves.iter().filter_map(|other| self.connections.get(other));
+        others.filter(|other| other.daemon.as_ref().is_some_and(|daemon| daemon.pid == pid)).find_map(|other| {
+            let comm = other.daemon.as_ref().and_then(|daemon| daemon.comm.clone());
+            Some((comm, Arc::clone(other.launch.as_ref()?)))
+        })
+    }
+
+    fn remember(&mut self, pid: u32) {
+        let asked = self.processes.get_mut(&pid).map(|watched| std::mem::replace(&mut watched.being_read, true));
+        if asked == Some(false) {
+            self.actions.push(Action::Remember(pid));
+        }
+    }
+
+    fn launched_as(&mut self, id: ConnectionId, launch: &Arc<Launch>) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.launch.get_or_insert_with(|| Arc::clone(launch));
+        }
+        self.introduce(id);
     }
 
     pub(super) fn exited(&mut self, pid: u32, at: Boottime, source: ExitSource, end: Option<&DaemonEnd>) {
         let Some(watched) = self.processes.get(&pid) else { return };
-        let connections: Vec<_> = watched.iter().copied().collect();
+        let connections: Vec<_> = watched.serves.iter().copied().collect();
         for id in connections {
             if let Some(daemon) = self.connections.get_mut(&id).and_then(|known| known.daemon.as_mut()) {
                 daemon.alive &= daemon.pid != pid;
@@ -54,17 +96,19 @@ impl Node {
     }
 
     pub(super) fn remembered(&mut self, pid: u32, record: Option<&DaemonRecord>) {
-        let launch = record.map(|record| Launch::of(record, self.setting.own));
-        let served: Vec<_> = self.processes.get(&pid).into_iter().flatten().copied().collect();
+        let launch = record.map(|record| Arc::new(Launch::of(record, self.setting.own)));
+        let Some(watched) = self.processes.get_mut(&pid) else { return };
+        watched.being_read = false;
+        let served: Vec<_> = watched.serves.iter().copied().collect();
         for id in served {
             let daemon = self.connections.get_mut(&id).and_then(|known| known.daemon.as_mut());
             if let (Some(daemon), Some(record)) = (daemon.filter(|daemon| daemon.pid == pid), record) {
                 daemon.comm.get_or_insert_with(|| record.comm.clone());
             }
-            if let (Some(connection), Some(launch)) = (self.connections.get_mut(&id), &launch) {
-                connection.launch.get_or_insert_with(|| launch.clone());
+            match &launch {
+                Some(launch) => self.launched_as(id, launch),
+                None => self.introduce(id),
             }
-            self.introduce(id);
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::health::Timer;
 use crate::kernel::KernelEvent;
-use crate::model::{Boottime, ConnectionId, DeviceNumber, ExitStatus, NamespaceId, Process, Transition};
+use crate::model::{Boottime, ConnectionId, DeviceNumber, ExitStatus, Process, Transition};
 use crate::mounts::{DaemonRecord, Snapshot};
 use crate::recovery::{Progress, RecoverJob};
 use crate::worker::{ProbeOutcome, ProbeTarget};
@@ -101,8 +101,6 @@ pub enum Event {
         /// Of which connection.
         connection: ConnectionId,
     },
-    /// A daemon was started in a mount namespace made for it.
-    PrivateNamespace(NamespaceId),
     /// A recovery goes on.
     Progress {
         /// Of which connection.
@@ -130,7 +128,9 @@ pub enum Action {
     Scan(Scope),
     /// Tell whether the connection's directory in the control file system is there.
     CheckControl(ConnectionId),
-    /// Learn of this daemon's end, and remember how it was started.
+    /// Read how this daemon was started, while it runs.
+    Remember(u32),
+    /// Learn of this daemon's end.
     WatchProcess {
         /// The daemon.
         pid: u32,

@@ -153,6 +153,12 @@ impl Node {
         self.connections.values().filter(move |known| known.id != id && daemon.is_some() && started_as(known) == daemon)
     }
 
+    /// The daemon runs, and some of them live: only this connection was ended.
+    fn serves_on(&self, id: ConnectionId) -> bool {
+        let runs = |known: &Connection| known.daemon.as_ref().is_some_and(|daemon| daemon.alive);
+        self.of_same_daemon(id).any(|known| known.is_up() && runs(known))
+    }
+
     /// Some of them are about to die, too: the process has ended.
     fn is_still_dying(&self, id: ConnectionId) -> bool {
         let ended = |known: &Connection| known.daemon.as_ref().is_some_and(|daemon| !daemon.alive);
@@ -216,7 +222,7 @@ impl Node {
     /// Tries once. What is still there to heal is looked up anew each time.
     pub(super) fn attempt(&mut self, id: ConnectionId) {
         let mut dead = self.to_heal(id);
-        let (replacement, dying) = (self.replacement(id), self.is_still_dying(id));
+        let (replacement, dying, serving) = (self.replacement(id), self.is_still_dying(id), self.serves_on(id));
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(healing) = connection.healing.as_mut().filter(|healing| healing.takes_replacement()) else { return };
         if dead.is_empty() {
@@ -230,6 +236,11 @@ impl Node {
                 (Bring::Existing(mount), HEAL_DEADLINE)
             }
             (None, Strategy::Rebind) => return healing.stage = Stage::Waiting,
+            // A second one would work on the same data. When the others die, too, one start brings all back.
+            (None, Strategy::Respawn) if serving => {
+                tracing::info!(connection = %id, "its daemon still serves other mounts: waiting for its end");
+                return healing.stage = Stage::Waiting;
+            }
             (None, Strategy::Respawn) if dying && self.now.since(healing.begun) < GATHERING_LIMIT => {
                 return self.actions.push(Action::RetryAfter { connection: id, after: GATHERING });
             }
@@ -261,6 +272,9 @@ impl Node {
         }
         if let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) {
             healing.companions = companions;
+        }
+        if !matches!(bring, Bring::Existing(_)) {
+            self.isolating.insert(id);
         }
         let job = RecoverJob { bring, dead, features: self.setting.features, deadline };
         self.push(id, Input::RecoveryStarted);
@@ -301,8 +315,22 @@ impl Node {
 
     /// A recovery that was begun for this connection goes on.
     pub(super) fn progress(&mut self, id: ConnectionId, progress: Progress) {
+        if let Progress::Isolated { namespace } = progress {
+            self.private.insert(namespace, self.now);
+        }
+        if matches!(progress, Progress::Isolated { .. } | Progress::Finished) {
+            self.isolated(id);
+        }
         for concerned in self.concerned(id, &progress) {
             self.advance(concerned, progress.clone());
+        }
+    }
+
+    /// Its namespace is known, or won't come: of those found meanwhile, it can be told now whose they are.
+    fn isolated(&mut self, id: ConnectionId) {
+        self.isolating.remove(&id);
+        if self.isolating.is_empty() && std::mem::take(&mut self.strangers) {
+            self.actions.push(Action::Scan(Scope::Everything));
         }
     }
 
@@ -312,7 +340,7 @@ impl Node {
         let companions = healing.map_or(&[][..], |healing| &healing.companions);
         let served_by = |device| companions.iter().copied().find(|other| other.device == device).unwrap_or(id);
         match progress {
-            Progress::Launched { .. } => vec![id],
+            Progress::Isolated { .. } | Progress::Launched { .. } => vec![id],
             Progress::Ready { dead, .. } => vec![served_by(*dead)],
             Progress::Healed { mount, .. } | Progress::Gone { mount } | Progress::Failed { mount: Some(mount), .. } => {
                 vec![served_by(mount.device)]
@@ -327,6 +355,7 @@ impl Node {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(healing) = &mut connection.healing else { return };
         match progress {
+            Progress::Isolated { namespace } => tracing::debug!(connection = %id, namespace = %namespace, "isolated"),
             Progress::Launched { pid } => tracing::debug!(connection = %id, pid, "replacement started"),
             Progress::Ready { dead: _, device, at, pid } => {
                 healing.ready.get_or_insert((device, at));

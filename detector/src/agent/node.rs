@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::daemons::HoldersAsked;
+use super::daemons::{HoldersAsked, Watched};
 use super::event::{Action, Event, Scope};
 use super::healing::Volume;
 use super::telling::outcome_of;
@@ -60,12 +60,16 @@ pub struct Node {
     /// How many connections had a number so far.
     epochs: HashMap<DeviceNumber, u64>,
     /// The daemons that are watched, and what they serve.
-    pub(super) processes: HashMap<u32, HashSet<ConnectionId>>,
+    pub(super) processes: HashMap<u32, Watched>,
     /// Processes that hold a descriptor of some connection, nobody knows which (no `fuse_connection` in fdinfo).
     pub(super) candidates: HashSet<u32>,
     pub(super) namespaces: BTreeMap<NamespaceId, u32>,
     /// Those that were made for daemons that the agent started. What propagates there is nobody's mount.
     pub(super) private: HashMap<NamespaceId, Boottime>,
+    /// Recoveries that are about to make such a namespace: one that a look finds meanwhile may be theirs.
+    pub(super) isolating: HashSet<ConnectionId>,
+    /// A look found one, which has to be looked at again.
+    pub(super) strangers: bool,
     /// Mounts of the last look that had no unique id.
     pub(super) nameless: HashSet<(DeviceNumber, MountId)>,
     /// Unique ids of mounts whose connection has lost its number to another one, and since when that is known: a look
@@ -100,6 +104,8 @@ impl Node {
             candidates: HashSet::new(),
             namespaces: BTreeMap::new(),
             private: HashMap::new(),
+            isolating: HashSet::new(),
+            strangers: false,
             nameless: HashSet::new(),
             former: HashMap::new(),
             covered: HashSet::new(),
@@ -129,7 +135,6 @@ impl Node {
             Event::Control { connection, present } => self.control(connection, present),
             Event::Timer { connection, timer } => self.timer(connection, timer),
             Event::Retry { connection } => self.attempt(connection),
-            Event::PrivateNamespace(namespace) => drop(self.private.insert(namespace, now)),
             Event::Progress { connection, progress } => self.progress(connection, progress),
         }
         self.settle();
@@ -345,8 +350,8 @@ impl Node {
                 self.actions.push(Action::ForgetConnection(id.device));
             }
             self.processes.retain(|pid, watched| {
-                watched.remove(&id);
-                let needed = !watched.is_empty();
+                watched.serves.remove(&id);
+                let needed = !watched.serves.is_empty();
                 if !needed {
                     self.actions.push(Action::ForgetProcess(*pid));
                 }

@@ -12,24 +12,20 @@ use crate::mounts::{ChildMount, Problem, Snapshot};
 
 impl Node {
     pub(super) fn scanned(&mut self, snapshot: Snapshot, scope: Scope, began: Boottime) {
-        let Snapshot { mounts, children, namespaces, problems, own: _ } = snapshot;
+        let Snapshot { mounts, children, mut namespaces, problems, own: _ } = snapshot;
         let listed = !problems.iter().any(|problem| matches!(problem, Problem::UniqueIds(_)));
         let mounts = if listed { self.identified(mounts) } else { mounts };
         let of_today = |mount: &Mount| mount.unique_id.is_none_or(|id| !self.former.contains_key(&id));
         let mounts: Vec<_> = mounts.into_iter().filter(of_today).collect();
         self.former.retain(|_, since| *since >= began);
         let own = self.setting.own;
-        let private = self.private.clone();
-        let kept =
-            |namespace: NamespaceId| scope == Scope::Own && namespace != own && !private.contains_key(&namespace);
+        let nobodys = self.nobodys(&namespaces, scope, began);
+        namespaces.retain(|namespace, _| !nobodys.contains(namespace));
+        let kept = |namespace: NamespaceId| scope == Scope::Own && namespace != own && !nobodys.contains(&namespace);
         let mut children = children;
         children.extend(self.children.iter().filter(|child| kept(child.namespace)).cloned());
         let mut by_device: HashMap<DeviceNumber, Vec<Mount>> = HashMap::new();
-        if scope == Scope::Everything {
-            // One that was made since this look began is not missing from it.
-            self.private.retain(|namespace, made| namespaces.contains_key(namespace) || *made >= began);
-        }
-        for mount in mounts.into_iter().filter(|mount| !self.private.contains_key(&mount.namespace)) {
+        for mount in mounts.into_iter().filter(|mount| !nobodys.contains(&mount.namespace)) {
             by_device.entry(mount.device).or_default().push(mount);
         }
         self.supersede_reused(&by_device);
@@ -52,6 +48,22 @@ impl Node {
         self.check_healed(began);
         let first = !std::mem::replace(&mut self.looked, true);
         self.look_closer(first);
+    }
+
+    /// Namespaces that were made for daemons which the agent started, and those that may be: one is about to be made.
+    fn nobodys(&mut self, found: &BTreeMap<NamespaceId, u32>, scope: Scope, began: Boottime) -> HashSet<NamespaceId> {
+        if scope == Scope::Everything {
+            // One that was made since this look began is not missing from it.
+            self.private.retain(|namespace, made| found.contains_key(namespace) || *made >= began);
+        }
+        let mut nobodys: HashSet<_> = self.private.keys().copied().collect();
+        if !self.isolating.is_empty() {
+            let known = |namespace| namespace == self.setting.own || self.namespaces.contains_key(&namespace);
+            let before = nobodys.len();
+            nobodys.extend(found.keys().copied().filter(|namespace| !known(*namespace)));
+            self.strangers |= nobodys.len() > before;
+        }
+        nobodys
     }
 
     /// Without those that were made while the look was under way: they are in the mount table, but not yet in the list of

@@ -16,7 +16,7 @@ use crate::kernel::{Counters, Detection, EventStream, HookStatus, Kernel, Kernel
 use crate::model::{Boottime, ConnectionId, DeviceNumber, Transition, TransitionKind};
 use crate::mounts::{AbortWatch, ControlFs, MountWatch};
 use crate::policy::Policy;
-use crate::recovery::{Features, Progress, RecoverJob};
+use crate::recovery::{Features, RecoverJob};
 use crate::telemetry::Metrics;
 use crate::telemetry::query::Query;
 use crate::telemetry::status::Loss;
@@ -227,13 +227,13 @@ impl Shell {
             Action::FindHolders => sources::find_holders(self.queue.clone()),
             Action::Scan(scope) => self.looker.look(scope),
             Action::CheckControl(connection) => self.check_control(connection),
+            Action::Remember(pid) => sources::remember(pid, self.queue.clone()),
             Action::WatchProcess { pid, device } => {
                 if let Some(kernel) = &mut self.kernel
                     && let Err(error) = kernel.watch_daemon(pid, Some(device))
                 {
                     tracing::warn!(pid, %error, "the kernel programs don't know of a daemon");
                 }
-                sources::remember(pid, self.queue.clone());
                 self.processes.entry(pid).or_insert_with(|| sources::watch_process(pid, self.queue.clone()));
             }
             Action::ForgetProcess(pid) => {
@@ -312,11 +312,6 @@ impl Shell {
         let queue = self.queue.clone();
         tokio::spawn(async move {
             while let Some(progress) = steps.recv().await {
-                if let Progress::Launched { pid } = progress
-                    && let Ok(namespace) = crate::mounts::namespace_of(pid)
-                {
-                    let _ = queue.send(Event::PrivateNamespace(namespace).into());
-                }
                 let _ = queue.send(Event::Progress { connection, progress }.into());
             }
         });

@@ -39,7 +39,8 @@ pub enum Command {
     /// Run the agent: detect, tell, and heal as the policy says
     ///
     /// Prints one line per transition on standard output (a file system became ready, hangs, died, was recovered);
-    /// everything else it has to say goes to standard error. Without a policy it heals nothing.
+    /// everything else it has to say goes to standard error, as a log. The log has a line for each transition, too, unless
+    /// both lead to the same place. Without a policy it heals nothing.
     ///
     /// Stop it with SIGTERM or SIGINT. It never unmounts anything on the way out.
     Run(RunArgs),

@@ -197,6 +197,7 @@ async fn carry_out(pool: &Pool, job: RecoverJob, output: Output, ui: &Ui) -> Res
     let (mut lines, mut code) = (Vec::new(), 0);
     while let Some(progress) = steps.recv().await {
         match progress {
+            Progress::Isolated { .. } => {}
             Progress::Launched { pid } => eprintln!("started process {pid}"),
             Progress::Ready { device, .. } => eprintln!("connection {device} serves"),
             Progress::Healed { mount, .. } => lines.push(line(&mount, "healed", None)),

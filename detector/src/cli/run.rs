@@ -1,9 +1,11 @@
 //! `run` and `watch`: the one place where the agent's parts are put together.
 
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use nix::sys::stat::fstat;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Ui;
@@ -20,6 +22,10 @@ use crate::telemetry::{Metrics, http, query};
 
 /// How long the last lines may take to be read by whoever reads them.
 const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// How many threads read /proc at the same time at most. One that waits for a stuck process's memory lock holds up nobody as
+/// long as there are others.
+const READERS: usize = 16;
 
 /// What `run` and `watch` differ in.
 pub(super) struct Plan {
@@ -55,6 +61,7 @@ pub fn main(arguments: RunArgs, ui: &Ui) -> Result<u8, String> {
 
 /// Runs the agent until it is told to stop.
 pub(super) fn start(plan: Plan, ui: &Ui) -> Result<u8, String> {
+    share_heaps();
     let format = match plan.log_format {
         Some(Output::Json) => LogFormat::Json,
         Some(Output::Text) => LogFormat::Text { colored: ui.error.is_colored() },
@@ -63,7 +70,8 @@ pub(super) fn start(plan: Plan, ui: &Ui) -> Result<u8, String> {
     let log = log::start(format).map_err(|error| error.to_string())?;
     let output = LineSink::stdout().map_err(|error| format!("standard output: {error}"))?;
     // One thread: the state has one owner, and whatever can block is another process.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(READERS).build();
     let runtime = runtime.map_err(|error| format!("the event loop can't be made: {error}"))?;
     let printer = Printer::new(output.clone(), plan.output, ui.output);
     let outcome = runtime.block_on(serve(plan, printer, [output.clone(), log.clone()]));
@@ -72,6 +80,16 @@ pub(super) fn start(plan: Plan, ui: &Ui) -> Result<u8, String> {
     output.finish(LAST_LINES);
     log.finish(LAST_LINES);
     outcome.map(|()| 0)
+}
+
+/// The threads that read mount tables and /proc come and go. glibc would give each a heap of its own, and keep what was once
+/// needed there: with a thousand mounts as much as everything else the agent holds.
+fn share_heaps() {
+    // SAFETY: mallopt(3) takes two numbers, and no other thread is there yet. Without effect nothing but memory is lost.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
 }
 
 async fn serve(plan: Plan, printer: Printer, sinks: [LineSink; 2]) -> Result<(), String> {
@@ -87,13 +105,16 @@ async fn serve(plan: Plan, printer: Printer, sinks: [LineSink; 2]) -> Result<(),
         tokio::spawn(http::serve(listener, asker, metrics.clone()));
     }
     let broken = sinks[0].clone();
+    let logged = !one_stream();
     let shell = Shell::start(Options {
         detection,
         policy: plan.policy,
         heal: plan.heal,
         vfs_errors: vfs_errors(plan.detection.vfs_errors),
         tell: Box::new(move |transition: &Transition| {
-            log::log_transition(transition);
+            if logged {
+                log::log_transition(transition);
+            }
             printer.print(transition, Timestamp::now());
         }),
         metrics,
@@ -104,6 +125,13 @@ async fn serve(plan: Plan, printer: Printer, sinks: [LineSink; 2]) -> Result<(),
     let stop = stopped(broken, plan.heal).map_err(|error| format!("signals can't be received: {error}"))?;
     shell.run(stop).await;
     Ok(())
+}
+
+/// Standard output and standard error lead to the same terminal, file or socket: the log would tell each transition there a
+/// second time.
+fn one_stream() -> bool {
+    let file = |descriptor: BorrowedFd<'_>| fstat(descriptor).map(|status| (status.st_dev, status.st_ino));
+    matches!((file(io::stdout().as_fd()), file(io::stderr().as_fd())), (Ok(output), Ok(log)) if output == log)
 }
 
 /// Resolves when the agent is to stop. When the reader of standard output goes away, `watch` has nobody left to tell; an

@@ -29,5 +29,5 @@ pub use holders::{Holders, holders, holders_of};
 pub use mountinfo::ChildMount;
 pub use proc::comm;
 pub use record::{CgroupMembership, Credentials, DaemonRecord, Limit, RecordError, remember};
-pub use scan::{NamespaceMounts, Problem, Scanner, Snapshot, namespace_of, own_namespace};
+pub use scan::{NamespaceMounts, Problem, Scanner, Snapshot, own_namespace};
 pub use watch::MountWatch;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Features;
-use crate::model::{Boottime, DeviceNumber, Mount};
+use crate::model::{Boottime, DeviceNumber, Mount, NamespaceId};
 
 /// One recovery: everything a worker process needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,6 +110,11 @@ pub struct CgroupMembership {
 /// What a recovery tells while it goes on. The last one is always [`Progress::Finished`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Progress {
+    /// A mount namespace was made for what is to be started: what is mounted there is nobody's.
+    Isolated {
+        /// Which.
+        namespace: NamespaceId,
+    },
     /// A daemon or command was started.
     Launched {
         /// Its process id in the worker's pid namespace.

@@ -258,6 +258,7 @@ impl From<JobForm> for RecoverJob {
 /// devices as the kernel encodes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ProgressForm {
+    Isolated { namespace: u64 },
     Launched { pid: u32 },
     Ready { dead: u32, device: u32, at: u64, pid: Option<u32> },
     Healed { mount: usize, device: u32, at: u64 },

@@ -1,15 +1,15 @@
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::probe::{ProbeOutcome, ProbeTarget};
 use super::process::{Counts, WorkerProcess};
 use super::protocol::{Reply, Request};
-use crate::model::{Boottime, DeviceNumber, Mount};
+use crate::model::{Boottime, DeviceNumber, Mount, NamespaceId};
 use crate::recovery::wire::{JobForm, ProgressForm};
 use crate::recovery::{Bring, Progress, RecoverJob};
 
@@ -64,6 +64,12 @@ pub struct Pool {
 struct Shared {
     config: PoolConfig,
     idle: Mutex<Vec<WorkerProcess>>,
+    /// Somebody may find an idle worker now.
+    returned: Notify,
+    /// How often the number of workers that answer grew: one came back, or was started because none did.
+    progress: AtomicU64,
+    /// One is about to be started for jobs to come.
+    starting_ahead: AtomicBool,
     probes: Semaphore,
     recoveries: Semaphore,
     counts: Arc<Counts>,
@@ -71,6 +77,14 @@ struct Shared {
 
 /// How long a worker may take beyond its job's deadline to end what it launched and to say so.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// A probe starts a worker of its own only if none has come back for so long: most answer in microseconds, and starting one
+/// stops the event loop for a millisecond or two.
+const PROBE_PATIENCE: Duration = Duration::from_millis(5);
+
+/// How long after the last idle worker was taken another one is started, for the same reason: by then the job that took it
+/// is most likely done.
+const START_AHEAD_AFTER: Duration = Duration::from_millis(20);
 
 /// Messages of a recovery that wait for the agent to read them. A worker that is ahead waits, too.
 const PROGRESS_QUEUE: usize = 64;
@@ -86,6 +100,9 @@ impl Pool {
             probes: Semaphore::new(config.probes.max(1)),
             recoveries: Semaphore::new(config.recoveries.max(1)),
             idle: Mutex::default(),
+            returned: Notify::new(),
+            progress: AtomicU64::new(0),
+            starting_ahead: AtomicBool::new(false),
             counts: Arc::default(),
             config,
         };
@@ -103,7 +120,7 @@ impl Pool {
             return ProbeOutcome::Failed("the pool of workers is closed".to_owned());
         };
         let request = Request::from(&target);
-        let outcome = match self.take() {
+        let outcome = match self.take_or_wait().await {
             Ok(worker) => self.probe_by(worker, &request, deadline).await,
             Err(error) => Err(error),
         };
@@ -199,21 +216,42 @@ impl Pool {
         }
     }
 
+    /// An idle worker, or a new one.
     fn take(&self) -> io::Result<WorkerProcess> {
-        let (worker, last) = {
-            let mut idle = self.shared.idle();
-            (idle.pop(), idle.is_empty())
-        };
-        let worker = match worker {
-            Some(worker) => worker,
-            None => self.shared.spawn()?,
-        };
-        if last {
-            // Started while this job is on its way, so that the next one finds a worker.
-            let shared = Arc::clone(&self.shared);
-            tokio::spawn(async move { shared.start_ahead() });
+        self.take_idle().map_or_else(|| self.shared.spawn(), Ok)
+    }
+
+    /// An idle worker, now or soon; a new one only if none comes back.
+    async fn take_or_wait(&self) -> io::Result<WorkerProcess> {
+        let Shared { returned, progress, .. } = &*self.shared;
+        loop {
+            if let Some(worker) = self.take_idle() {
+                return Ok(worker);
+            }
+            let before = progress.load(Ordering::Relaxed);
+            let waited = tokio::time::timeout(PROBE_PATIENCE, returned.notified()).await;
+            // One of those that wait starts one, whose return the others wait for.
+            let alone = || progress.compare_exchange(before, before + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if waited.is_err() && alone() {
+                return self.shared.spawn();
+            }
         }
-        Ok(worker)
+    }
+
+    fn take_idle(&self) -> Option<WorkerProcess> {
+        let mut idle = self.shared.idle();
+        let worker = idle.pop();
+        let last = idle.is_empty();
+        drop(idle);
+        if last && !self.shared.starting_ahead.swap(true, Ordering::Relaxed) {
+            let shared = Arc::clone(&self.shared);
+            tokio::spawn(async move {
+                tokio::time::sleep(START_AHEAD_AFTER).await;
+                shared.starting_ahead.store(false, Ordering::Relaxed);
+                shared.start_ahead();
+            });
+        }
+        worker
     }
 
     fn give_back(&self, mut worker: WorkerProcess) {
@@ -224,6 +262,8 @@ impl Pool {
         if self.shared.probes.available_permits() > 0 {
             idle.truncate(self.shared.config.keep_idle.max(1));
         }
+        drop(idle);
+        self.shared.came_back();
     }
 }
 
@@ -244,7 +284,13 @@ impl Shared {
         // If none can be started now, the next job tries, and reports why.
         if let Ok(worker) = self.spawn() {
             self.idle().push(worker);
+            self.came_back();
         }
+    }
+
+    fn came_back(&self) {
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        self.returned.notify_one();
     }
 }
 
@@ -252,6 +298,7 @@ impl Shared {
 fn progress(form: ProgressForm, dead: &[Mount]) -> Option<Progress> {
     let device = DeviceNumber::from_kernel;
     Some(match form {
+        ProgressForm::Isolated { namespace } => Progress::Isolated { namespace: NamespaceId(namespace) },
         ProgressForm::Launched { pid } => Progress::Launched { pid },
         ProgressForm::Ready { dead, device: number, at, pid } => {
             Progress::Ready { dead: device(dead), device: device(number), at: Boottime(at), pid }

@@ -121,6 +121,25 @@ fn a_hung_mount_costs_one_worker_and_delays_nobody() {
     });
 }
 
+/// Starting a worker costs more than a hundred probes.
+#[test]
+fn many_probes_at_once_share_few_workers() {
+    let stage = Stage::new(MsFlags::MS_SHARED);
+    let place = stage.place("m");
+    let _daemon = stage.serve(&place);
+    let target = ProbeTarget::from(&only(&place));
+    block_on(async {
+        let pool = Pool::start(config()).unwrap();
+        let probe = |pool: Pool, target| async move { pool.probe(target, PATIENCE).await };
+        let probes: Vec<_> = (0..500).map(|_| tokio::spawn(probe(pool.clone(), target.clone()))).collect();
+        for probe in probes {
+            assert_eq!(probe.await.unwrap(), ProbeOutcome::Alive);
+        }
+        let spawned = pool.stats().spawned;
+        assert!(spawned <= config().probes / 4, "{spawned} workers were started");
+    });
+}
+
 #[test]
 fn workers_end_with_the_pool_and_a_killed_one_is_replaced() {
     let stage = Stage::new(MsFlags::MS_SHARED);

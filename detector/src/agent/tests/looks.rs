@@ -212,7 +212,7 @@ fn what_hangs_in_a_namespace_made_for_a_daemon_is_nobodys() {
     let mut bench = Bench::with("rules: []");
     let mount = bench.mount_in(PRIVATE, 46, "/mnt/a");
     let stale = bench.begin(Scope::Everything);
-    bench.on(Event::PrivateNamespace(PRIVATE));
+    bench.on(Event::Progress { connection: connection(45, 1), progress: Progress::Isolated { namespace: PRIVATE } });
     // A look that had passed over /proc before the namespace was there does not have it forgotten.
     let mut did = bench.end(Look { mounts: Vec::new(), ..stale });
     bench.namespaces.insert(PRIVATE, 900);

@@ -109,14 +109,6 @@ pub fn own_namespace() -> io::Result<NamespaceId> {
     proc::namespace("thread-self", "mnt").map(NamespaceId)
 }
 
-/// The mount namespace that a process lives in.
-///
-/// # Errors
-/// It is gone, or may not be seen.
-pub fn namespace_of(pid: u32) -> io::Result<NamespaceId> {
-    proc::namespace(pid, "mnt").map(NamespaceId)
-}
-
 impl From<NamespaceMounts> for Snapshot {
     fn from(own: NamespaceMounts) -> Self {
         let NamespaceMounts { namespace, mounts, children, problems } = own;

@@ -25,6 +25,10 @@ pub(super) enum ToGuardian {
 /// What the launcher tells.
 #[derive(Serialize, Deserialize)]
 pub(super) enum FromGuardian {
+    /// The launcher is in a mount namespace of its own.
+    Isolated {
+        namespace: u64,
+    },
     Launched {
         pid: u32,
     },

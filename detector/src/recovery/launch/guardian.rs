@@ -16,7 +16,8 @@ use super::shed::{self, Told};
 use super::stderr::Stderr;
 use super::watch::{Arrival, Arrivals, Watch};
 use super::{allow_many_descriptors, child, descendants};
-use crate::model::{DeviceNumber, Mount, MountId};
+use crate::model::{DeviceNumber, Mount, MountId, NamespaceId};
+use crate::mounts::own_namespace;
 use crate::recovery::error::{RecoverError, Stage};
 use crate::recovery::sys::{self, Looked, MountTarget, Seen};
 use crate::recovery::{Bring, RecoverJob, heal, table};
@@ -39,6 +40,9 @@ pub(super) fn main(job: &RecoverJob, channel: Channel, deadline: Instant) -> ! {
 fn launch_and_serve(job: &RecoverJob, channel: &Channel, deadline: Instant) -> Result<(), RecoverError> {
     let place = job.dead.first().map(|mount| mount.mount_point.clone()).unwrap_or_default();
     isolate(&place)?;
+    let NamespaceId(namespace) =
+        own_namespace().map_err(RecoverError::kernel(Stage::MakeNamespace, "/proc/thread-self/ns/mnt"))?;
+    tell(channel, &FromGuardian::Isolated { namespace }, &place)?;
     clear_away(job)?;
     let known = shed_others(job)?;
     let children = watch_children(&place)?;

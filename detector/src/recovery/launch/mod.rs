@@ -116,6 +116,7 @@ impl Launcher {
                 continue;
             }
             match self.channel.receive::<FromGuardian>().map_err(talk)?.0 {
+                FromGuardian::Isolated { namespace } => report(ProgressForm::Isolated { namespace }),
                 FromGuardian::Launched { pid } => report(ProgressForm::Launched { pid }),
                 FromGuardian::Ready { dead, mount, at, pid } => {
                     let mount = Mount::from(*mount);
@@ -159,7 +160,8 @@ impl Launcher {
             (FromGuardian::Cloned { is_directory }, Some(fd)) => Ok((fd, is_directory)),
             (FromGuardian::Failed(error), _) => Err(RecoverError::Launcher(error)),
             (
-                FromGuardian::Launched { .. }
+                FromGuardian::Isolated { .. }
+                | FromGuardian::Launched { .. }
                 | FromGuardian::Ready { .. }
                 | FromGuardian::Missing { .. }
                 | FromGuardian::Cloned { .. },

@@ -78,6 +78,7 @@ impl Machine {
             Action::CheckControl(connection) => {
                 self.later.push(Later { due: now, what: What::Control(connection) });
             }
+            Action::Remember(pid) => self.remember(pid),
             Action::WatchProcess { pid, .. } => self.watch(pid),
             Action::Arm { connection, timer, after } => {
                 self.disarm(connection, timer);
@@ -113,12 +114,18 @@ impl Machine {
         self.say(Event::HoldersFound(Found { began, by_connection, unattributed: Vec::new() }));
     }
 
+    fn is_alive(&self, pid: u32) -> bool {
+        self.served.iter().any(|served| served.pid == pid && served.alive)
+    }
+
+    fn remember(&mut self, pid: u32) {
+        let record = self.is_alive(pid).then(|| Box::new(record(pid, "testfs")));
+        self.say(Event::Remembered { pid, record });
+    }
+
     fn watch(&mut self, pid: u32) {
         self.watched.insert(pid);
-        let alive = self.served.iter().any(|served| served.pid == pid && served.alive);
-        let record = alive.then(|| Box::new(record(pid, "testfs")));
-        self.say(Event::Remembered { pid, record });
-        if !alive {
+        if !self.is_alive(pid) {
             let at = self.bench.now;
             self.say(Event::ProcessEnded { pid, status: None, at });
         }
