@@ -80,6 +80,7 @@ impl Node {
         let gone = connection.machine.state() == State::Gone;
         if gone && !(mounted && connection.told) {
             tracing::debug!(connection = %id, ?verdict, "came and went unseen");
+            connection.untold.clear();
         } else if !mounted || self.waits(&verdict, id) {
             if !mounted {
                 self.actions.push(Action::Scan(Scope::Own));

@@ -46,6 +46,20 @@ fn a_death_is_told_at_once_where_no_look_is_under_way() {
 }
 
 #[test]
+fn a_death_that_waits_for_a_look_is_not_told_of_what_that_look_finds_replaced() {
+    let mut bench = Bench::portable("rules: []");
+    let mount = bench.mount(45, "/mnt/a");
+    bench.look();
+    bench.holders([]);
+    bench.node.looking = true;
+    assert!(bench.probed(connection(45, 1), DEAD).told().is_empty());
+    bench.unmount(&mount);
+    bench.mount(45, "/mnt/b");
+    bench.node.looking = false;
+    assert_eq!(bench.look().told_of(), [""; 0], "nobody had heard of it, and it is mounted nowhere");
+}
+
+#[test]
 fn what_came_and_went_between_two_looks_is_not_told() {
     let mut bench = Bench::with("rules: []");
     let mut did = bench.initialised(45, DAEMON);
