@@ -1,8 +1,11 @@
 //! A daemon dies: who, why, exactly once, and the mount serves again (S1, S2, S17).
 
+use std::ffi::OsString;
 use std::fs;
+use std::io::Write as _;
 use std::thread;
 
+use fuse_detector_tests::cgroup::MemoryCgroup;
 use fuse_detector_tests::heal::{Before, ask};
 use fuse_detector_tests::process::kill_from_shell;
 use fuse_detector_tests::steer::{Command, Opcode};
@@ -21,6 +24,7 @@ scenarios!(
     cached_attributes,
     found_dead_at_start,
     descriptor_kept_by_a_child,
+    out_of_memory,
 );
 
 scenarios!(in fuse_detector_tests::Sandbox::run_private; sigkill_of_a_private_mount);
@@ -207,4 +211,29 @@ fn descriptor_kept_by_a_child(sandbox: &Sandbox) {
     let expected = json!({"kind": "descriptorHeld", "holder": {"pid": holder, "comm": "sleep"}});
     assert_eq!(hung.at("/reason"), &expected, "{hung}");
     assert!(agent.seen_until_sentinel(|event| event.is("dead", path)).is_empty(), "nothing was aborted");
+}
+
+/// S4: the daemon's memory cgroup is full.
+fn out_of_memory(sandbox: &Sandbox) {
+    let Some(cgroup) = MemoryCgroup::new(sandbox) else { return };
+    let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
+    let program = ["sh", "-c", r#"echo $$ > "$0" && exec "$@""#].map(OsString::from).into_iter();
+    let joining = program.chain([cgroup.processes().into(), steerfs::program().into()]);
+    let daemon = Steerfs::mount_by(sandbox, &sandbox.mount_point("mnt"), joining, &[]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+
+    let mut file = fs::File::create(path.join("file")).expect("create");
+    cgroup.limit(8 << 20);
+    let written = (0..64).try_for_each(|_| file.write_all(&[0x55; 1 << 20]).and_then(|()| file.sync_data()));
+    assert!(written.is_err(), "the daemon stored 64 MiB in 8");
+
+    let dead = agent.wait("dead", path);
+    let reason = match sandbox.backend() {
+        Backend::Tracepoint => json!({"kind": "oom", "cgroup": cgroup.name()}),
+        // A signal like any other, for those who don't see why it was sent.
+        Backend::Portable => json!({"kind": "signal", "signal": "SIGKILL"}),
+    };
+    assert_eq!(dead.at("/reason"), &reason, "{dead}");
+    assert_eq!(dead.at("/daemon/pid"), &json!(daemon.pid()), "{dead}");
 }

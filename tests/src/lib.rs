@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod backend;
+pub mod cgroup;
 pub mod daemons;
 pub mod event;
 pub mod heal;

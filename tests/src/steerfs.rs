@@ -1,5 +1,6 @@
 //! A running `steerfs`, and how it is commanded.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -37,9 +38,30 @@ impl Steerfs {
     /// # Panics
     /// If it can't.
     pub fn mount_on(sandbox: &Sandbox, mount_point: &Path, arguments: &[&str]) -> Self {
+        Self::mount_by(sandbox, mount_point, [program().into()], arguments)
+    }
+
+    /// Mounts at a path, started by other programs: their names and arguments end with the path of `steerfs`.
+    ///
+    /// # Panics
+    /// If it can't.
+    pub fn mount_by(
+        sandbox: &Sandbox,
+        mount_point: &Path,
+        program: impl IntoIterator<Item = OsString>,
+        arguments: &[&str],
+    ) -> Self {
         let control = control_of(sandbox, mount_point);
-        let mut command = sandbox.command(program());
-        let output = command.arg(mount_point).arg("--control").arg(&control).args(arguments).output().expect("steerfs");
+        let mut program = program.into_iter();
+        let mut command = sandbox.command(program.next().expect("a program"));
+        let output = command
+            .args(program)
+            .arg(mount_point)
+            .arg("--control")
+            .arg(&control)
+            .args(arguments)
+            .output()
+            .expect("steerfs");
         assert!(output.status.success(), "steerfs: {}", String::from_utf8_lossy(&output.stderr));
         Self::connect(mount_point, &control)
     }

@@ -25,6 +25,18 @@ impl Launch {
     }
 }
 
+impl Launch {
+    /// The memory cgroup that it was in, as `/proc/PID/cgroup` shows it.
+    pub fn memory_cgroup(&self) -> Option<String> {
+        let of_memory = |controllers: &str| controllers.split(',').any(|controller| controller == "memory");
+        let cgroups = &self.spec.cgroups;
+        // Version 2 has one hierarchy for all, without a name.
+        let version_1 = cgroups.iter().find(|membership| of_memory(&membership.controllers));
+        let found = version_1.or_else(|| cgroups.iter().find(|membership| membership.controllers.is_empty()));
+        found.map(|membership| crate::text::printable(membership.path.as_os_str()))
+    }
+}
+
 /// What of the record it takes to start the daemon again.
 fn spec(record: &DaemonRecord) -> LaunchSpec {
     let cgroups = record.cgroups.iter().map(|membership| recovery::CgroupMembership {
@@ -61,6 +73,32 @@ mod tests {
 
     fn in_cgroup(path: &str) -> bool {
         is_containers(&CgroupMembership { hierarchy: 0, controllers: vec![], path: path.into() })
+    }
+
+    #[test]
+    fn the_memory_cgroup_is_that_of_version_1_if_memory_is_controlled_there() {
+        let membership = |controllers: &str, path: &str| recovery::CgroupMembership {
+            controllers: controllers.to_owned(),
+            path: path.into(),
+        };
+        let of = |cgroups| {
+            let spec = LaunchSpec {
+                exe: "/bin/d".into(),
+                argv: vec![],
+                env: vec![],
+                cwd: "/".into(),
+                uid: 0,
+                gid: 0,
+                groups: vec![],
+                cgroups,
+                oom_score_adj: None,
+            };
+            Launch { spec, in_container: false, in_own_namespace: true }.memory_cgroup()
+        };
+        let both = vec![membership("", "/unified"), membership("cpu,cpuacct", "/cpu"), membership("memory", "/mem\n")];
+        assert_eq!(of(both).as_deref(), Some("/mem\\n"));
+        assert_eq!(of(vec![membership("cpu", "/cpu"), membership("", "/unified")]).as_deref(), Some("/unified"));
+        assert_eq!(of(vec![membership("name=systemd", "/system")]), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::connection::{Connection, transition_mount};
 use super::event::{Action, Scope};
 use super::node::Node;
 use crate::health::{self, Effect, Input, State, Verdict};
-use crate::model::{Boottime, ConnectionId, Mount, TransitionKind};
+use crate::model::{Boottime, ConnectionId, Mount, Reason, TransitionKind};
 use crate::worker::{ProbeOutcome, ProbeTarget};
 
 impl Node {
@@ -154,8 +154,11 @@ impl Node {
                 self.replacement_ready(id);
             }
             Verdict::Hung(reason) => self.tell(id, TransitionKind::Hung(reason), None),
-            Verdict::Dead { reason, since, stamped } => {
+            Verdict::Dead { mut reason, since, stamped } => {
                 connection.died = since;
+                if let Reason::Oom { cgroup } = &mut reason {
+                    *cgroup = connection.launch.as_ref().and_then(|launch| launch.memory_cgroup());
+                }
                 let detection = since.filter(|_| stamped).map(|since| decided.since(since));
                 let kind = TransitionKind::Dead(reason.clone());
                 self.tell(id, kind, detection);

@@ -23,7 +23,7 @@ pub enum Reason {
     },
     /// The kernel killed the daemon for want of memory.
     Oom {
-        /// The cgroup whose limit was hit, where it is known.
+        /// The daemon's memory cgroup, where it is known. The limit that was hit can be that of one above.
         #[serde(skip_serializing_if = "Option::is_none")]
         cgroup: Option<String>,
     },
