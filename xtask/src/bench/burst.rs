@@ -1,12 +1,16 @@
 //! Many connections that die at the same moment.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use nix::sys::signal::{Signal, kill};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 
 use super::kills::unmount;
 use crate::agent::Agent;
@@ -46,6 +50,8 @@ pub struct Burst {
     pub connections: usize,
     /// From right before the first kill(2) to the last decision.
     pub detected: Duration,
+    /// To the end of the last process: what the kernel needs to end them, agent or not.
+    pub ended: Duration,
     /// Connections whose death was not told.
     pub lost: usize,
     /// Deaths told again.
@@ -115,7 +121,8 @@ impl Crowd {
     /// # Errors
     /// A signal could not be sent, or the agent ended.
     pub fn kill(self, agent: &Agent) -> Result<Burst> {
-        let killed = Timestamp::now();
+        let last_end = last_end(&self.daemons)?;
+        let (killed, start) = (Timestamp::now(), Instant::now());
         for &daemon in &self.daemons {
             kill(process::pid(daemon)?, Signal::SIGKILL).with_context(|| format!("cannot kill {daemon}"))?;
         }
@@ -128,8 +135,34 @@ impl Crowd {
         }
         self.daemons.iter().try_for_each(|&daemon| process::reap(daemon))?;
         self.mount_points.iter().try_for_each(|mount_point| unmount(mount_point))?;
-        Ok(count(&lines, self.mount_points.len(), killed))
+        let ended = match last_end.join() {
+            Ok(end) => end?.saturating_duration_since(start),
+            Err(_) => bail!("the thread that waits for the daemons' end panicked"),
+        };
+        Ok(Burst { ended, ..count(&lines, self.mount_points.len(), killed) })
     }
+}
+
+/// Waits in a thread for the end of all of them, and gives the moment.
+fn last_end(daemons: &[u32]) -> Result<JoinHandle<Result<Instant>>> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).context("cannot open many descriptors")?;
+    let open = |daemon: &u32| -> Result<OwnedFd> {
+        let pid = rustix::process::Pid::from_raw(process::pid(*daemon)?.as_raw()).context("no process id")?;
+        pidfd_open(pid, PidfdFlags::empty()).with_context(|| format!("cannot watch {daemon}"))
+    };
+    let watched = daemons.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let patience = Timespec::try_from(DEAD_PATIENCE).context("a time that poll(2) takes")?;
+    Ok(thread::spawn(move || {
+        // Readable once the process has ended (pidfd_open(2)), so the last of them to be waited for may have ended before.
+        for daemon in &watched {
+            let ended = poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&patience)).context("poll")?;
+            if ended == 0 {
+                bail!("a daemon survived SIGKILL");
+            }
+        }
+        Ok(Instant::now())
+    }))
 }
 
 fn count(lines: &[Line], connections: usize, killed: Timestamp) -> Burst {
@@ -137,6 +170,7 @@ fn count(lines: &[Line], connections: usize, killed: Timestamp) -> Burst {
     Burst {
         connections,
         detected: lines.iter().map(|line| between(killed, line.time)).max().unwrap_or_default(),
+        ended: Duration::ZERO,
         lost: connections.saturating_sub(distinct.len()),
         doubled: lines.len() - distinct.len(),
     }
@@ -153,6 +187,9 @@ mod tests {
         let other = Line { connection: "0:46".into(), ..one.clone() };
         let killed = "2026-11-30T02:40:11.000000Z".parse().unwrap();
         let burst = count(&[one.clone(), other, one], 3, killed);
-        assert_eq!(burst, Burst { connections: 3, detected: Duration::from_micros(486), lost: 1, doubled: 1 });
+        assert_eq!(
+            burst,
+            Burst { connections: 3, detected: Duration::from_micros(486), ended: Duration::ZERO, lost: 1, doubled: 1 }
+        );
     }
 }

@@ -122,7 +122,7 @@ fn missed_row(table: &mut Table, measured: &Measured<'_>) {
 }
 
 fn burst_rows(table: &mut Table, measured: &Measured<'_>) {
-    for (spread, Burst { connections, detected, lost, doubled }) in measured.bursts {
+    for (spread, Burst { connections, detected, ended, lost, doubled }) in measured.bursts {
         let who = match spread {
             Spread::OneDaemon => "of one daemon",
             Spread::DaemonEach => "of a daemon each",
@@ -134,7 +134,7 @@ fn burst_rows(table: &mut Table, measured: &Measured<'_>) {
             connections.to_string(),
             String::new(),
             String::new(),
-            format!("{}; {lost} lost, {doubled} twice", time(detected)),
+            format!("{}; {lost} lost, {doubled} twice; processes ended in {}", time(detected), time(ended)),
             "≤ 250 ms, none lost, none twice".to_owned(),
             verdict(reached),
         ]);
@@ -171,7 +171,13 @@ mod tests {
             outage: micros(20_000),
             missed: 1,
         };
-        let burst = Burst { connections: 1000, detected: Duration::from_millis(90), lost: 0, doubled: 0 };
+        let burst = Burst {
+            connections: 1000,
+            detected: Duration::from_millis(90),
+            ended: Duration::from_millis(60),
+            lost: 0,
+            doubled: 0,
+        };
         Measured {
             backend: "portable",
             kills,
