@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use fuse_detector_tests::backend::skip;
 use fuse_detector_tests::heal::{Before, ask};
 use fuse_detector_tests::loopdev::LoopDevice;
-use fuse_detector_tests::{Agent, Options, Reader, Sandbox, Steerfs, scenarios};
+use fuse_detector_tests::{Agent, Options, Reader, Sandbox, Steerfs, scenarios, steerfs};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
@@ -56,13 +56,14 @@ fn fs_types(sandbox: &Sandbox) {
 }
 
 /// Detected; not healed: as long as the dead superblock is mounted, another mount of its block device gets that very
-/// superblock (`get_tree_bdev` in fs/super.c), so there can be no replacement before the dead mount is gone.
+/// superblock (`get_tree_bdev` in fs/super.c), so there can be no replacement before the dead mount is gone. Nobody is asked
+/// to try, again and again; the way out is told.
 fn fuseblk(sandbox: &Sandbox) {
     let device = match LoopDevice::attach(sandbox) {
         Ok(device) => device,
         Err(why) => return skip(false, &format!("no loop device: {why}")),
     };
-    let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
     let source = device.path().to_str().expect("UTF-8");
     let daemon = Steerfs::mount(sandbox, "mnt", &["--fstype", "fuseblk", "--device", source]);
     let (path, number) = (daemon.mount_point(), daemon.device());
@@ -71,6 +72,15 @@ fn fuseblk(sandbox: &Sandbox) {
     let dead = agent.wait("dead", path);
     assert_eq!((dead.text("/fsType"), dead.text("/source")), ("fuseblk", source), "{dead}");
     assert_eq!(dead.connection(), number, "{dead}");
+    let failed = agent.wait("recoveryFailed", path);
+    assert!(failed.text("/error").contains("unmount it everywhere"), "{failed}");
+    assert_eq!(failed.at("/gaveUp").as_bool(), Some(true), "{failed}");
+    // A second daemon on the device gets the dead file system, and no FUSE_INIT.
+    let other = sandbox.mount_point("other");
+    let second =
+        sandbox.command(steerfs::program()).args(["--fstype", "fuseblk", "--device", source]).arg(&other).output();
+    let said = String::from_utf8_lossy(&second.expect("steerfs").stderr).into_owned();
+    assert!(said.contains("FUSE_INIT"), "{said}");
     // The loop device is detached first, and nobody may hold it then.
     sandbox.run_command("umount", &[path]);
 }

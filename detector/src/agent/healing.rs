@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::event::{Action, Scope};
 use super::node::Node;
 use crate::health::Input;
-use crate::model::{Boottime, ConnectionId, DeviceNumber, Mount, Process, Reason, Recovery, TransitionKind};
+use crate::model::{Boottime, ConnectionId, DeviceNumber, FsKind, Mount, Process, Reason, Recovery, TransitionKind};
 use crate::policy::{Access, Decision, Mode, OnAbort, StrategyChoice};
 use crate::recovery::{self, BackoffSettings, Bring, FlapWatch, Progress, RecoverJob, Strategy};
 
@@ -112,6 +112,7 @@ impl Node {
             daemon_remembered: connection.launch.is_some(),
             daemon_in_container: connection.launch.as_ref().is_some_and(|launch| launch.in_container),
             daemon_in_own_namespace: connection.launch.as_ref().is_some_and(|launch| launch.in_own_namespace),
+            on_block_device: connection.fs_type.as_deref().and_then(FsKind::of) == Some(FsKind::FuseBlk),
             command_given: matches!(decision.strategy, StrategyChoice::Command(_)),
         };
         let choice = recovery::choose(configured(&decision.strategy), &facts);

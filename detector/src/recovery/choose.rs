@@ -45,6 +45,9 @@ pub struct Facts {
     pub daemon_in_container: bool,
     /// The daemon lived in the agent's own mount namespace, so its paths mean the same here.
     pub daemon_in_own_namespace: bool,
+    /// The file system is on a block device (`fuseblk`). As long as a dead one is mounted anywhere, mounting the device
+    /// again gives that very one (`get_tree_bdev` in fs/super.c), and the new daemon none.
+    pub on_block_device: bool,
     /// The policy names a command.
     pub command_given: bool,
 }
@@ -61,6 +64,9 @@ pub enum NoStrategy {
     /// Starting it beside its container would break what the container's manager knows.
     #[error("respawn: the daemon belongs to a container, whose manager starts it again; use rebind")]
     InContainer,
+    /// There can be no second file system on the device beside the dead one.
+    #[error("respawn: the dead file system keeps its block device; unmount it everywhere, then start the daemon")]
+    BlockDevice,
     /// The policy's rule has no command.
     #[error("command: the policy names no command")]
     NoCommand,
@@ -71,15 +77,20 @@ pub enum NoStrategy {
 /// # Errors
 /// The policy asks for one that can't be carried out. `auto` always finds one: `rebind` needs nothing.
 pub const fn choose(configured: StrategyChoice, facts: &Facts) -> Result<(Strategy, &'static str), NoStrategy> {
-    let &Facts { daemon_remembered, daemon_in_container, daemon_in_own_namespace, command_given } = facts;
+    let &Facts { daemon_remembered, daemon_in_container, daemon_in_own_namespace, on_block_device, command_given } =
+        facts;
     match configured {
         StrategyChoice::Rebind => Ok((Strategy::Rebind, "the policy says so")),
         StrategyChoice::Command if command_given => Ok((Strategy::Command, "the policy says so")),
         StrategyChoice::Command => Err(NoStrategy::NoCommand),
+        StrategyChoice::Respawn if on_block_device => Err(NoStrategy::BlockDevice),
         StrategyChoice::Respawn if !daemon_remembered => Err(NoStrategy::DaemonUnknown),
         StrategyChoice::Respawn if daemon_in_container => Err(NoStrategy::InContainer),
         StrategyChoice::Respawn if !daemon_in_own_namespace => Err(NoStrategy::ForeignNamespace),
         StrategyChoice::Respawn => Ok((Strategy::Respawn, "the policy says so")),
+        StrategyChoice::Auto if on_block_device => {
+            Ok((Strategy::Rebind, "the dead file system keeps its block device, so no other daemon can have it"))
+        }
         StrategyChoice::Auto if !daemon_remembered => {
             Ok((Strategy::Rebind, "the daemon was not seen alive, so how to start it is not known"))
         }
@@ -103,10 +114,11 @@ mod tests {
     use super::*;
 
     fn facts() -> impl proptest::strategy::Strategy<Value = Facts> {
-        any::<[bool; 4]>().prop_map(|[remembered, container, own, command]| Facts {
+        any::<[bool; 5]>().prop_map(|[remembered, container, own, device, command]| Facts {
             daemon_remembered: remembered,
             daemon_in_container: container,
             daemon_in_own_namespace: own,
+            on_block_device: device,
             command_given: command,
         })
     }
@@ -116,7 +128,8 @@ mod tests {
         fn auto_always_finds_one_and_never_starts_a_containers_daemon(facts in facts()) {
             let (strategy, why) = choose(StrategyChoice::Auto, &facts).unwrap();
             prop_assert!(!why.is_empty());
-            let may_start = facts.daemon_remembered && !facts.daemon_in_container && facts.daemon_in_own_namespace;
+            let Facts { daemon_remembered, daemon_in_container, daemon_in_own_namespace, on_block_device, .. } = facts;
+            let may_start = daemon_remembered && !daemon_in_container && daemon_in_own_namespace && !on_block_device;
             prop_assert_eq!(strategy, if may_start { Strategy::Respawn } else { Strategy::Rebind });
         }
 

@@ -275,6 +275,7 @@ fn the_agents_end_ends_what_is_not_yet_ready() {
             deadline: Duration::from_secs(60),
         };
         let mut progress = pool.recover(job);
+        assert!(matches!(progress.recv().await, Some(Progress::Isolated { .. })));
         assert!(matches!(progress.recv().await, Some(Progress::Launched { .. })));
         until("both are there", || processes_with("4243".as_ref()).len() >= 3);
         // The runtime ends here, and with it the worker, which is killed in the middle of its job.
