@@ -53,6 +53,8 @@ fn spec(record: &DaemonRecord) -> LaunchSpec {
         groups: record.credentials.groups.clone(),
         cgroups: cgroups.collect(),
         oom_score_adj: Some(record.oom_score_adj),
+        umask: record.umask,
+        limits: record.limits.clone(),
     }
 }
 
@@ -92,6 +94,8 @@ mod tests {
                 groups: vec![],
                 cgroups,
                 oom_score_adj: None,
+                umask: None,
+                limits: vec![],
             };
             Launch { spec, in_container: false, in_own_namespace: true }.memory_cgroup()
         };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Features;
 use crate::model::{Boottime, DeviceNumber, Mount, NamespaceId};
+use crate::mounts::Limit;
 
 /// One recovery: everything a worker process needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,11 +80,15 @@ pub struct LaunchSpec {
     pub cgroups: Vec<CgroupMembership>,
     /// `/proc/PID/oom_score_adj`, -1000 to 1000.
     pub oom_score_adj: Option<i32>,
+    /// Its file mode creation mask.
+    pub umask: Option<u32>,
+    /// Its resource limits.
+    pub limits: Vec<Limit>,
 }
 
 impl fmt::Debug for LaunchSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj } = self;
+        let Self { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj, umask, limits } = self;
         f.debug_struct("LaunchSpec")
             .field("exe", exe)
             .field("argv", &format_args!("<{} arguments>", argv.len()))
@@ -94,6 +99,8 @@ impl fmt::Debug for LaunchSpec {
             .field("groups", groups)
             .field("cgroups", cgroups)
             .field("oom_score_adj", oom_score_adj)
+            .field("umask", umask)
+            .field("limits", limits)
             .finish()
     }
 }
@@ -174,6 +181,8 @@ mod tests {
             groups: vec![0],
             cgroups: vec![],
             oom_score_adj: None,
+            umask: None,
+            limits: vec![],
         };
         let shown = format!("{:?}", Bring::Respawn(spec));
         assert!(shown.contains("<3 arguments>") && !shown.contains("hunter2"), "{shown}");

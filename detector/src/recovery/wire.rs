@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Bring, CgroupMembership, Features, LaunchSpec, MountTarget, RecoverJob};
 use crate::model::{DeviceNumber, Mount, MountFlags, MountId, NamespaceId, Propagation};
+use crate::mounts::Limit;
 use crate::text;
 
 /// Any bytes.
@@ -168,6 +169,8 @@ struct LaunchForm {
     groups: Vec<u32>,
     cgroups: Vec<CgroupForm>,
     oom_score_adj: Option<i32>,
+    umask: Option<u32>,
+    limits: Vec<Limit>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -182,7 +185,19 @@ impl From<&Bring> for BringForm {
         match bring {
             Bring::Existing(mount) => Self::Existing(Box::new(mount.into())),
             Bring::Respawn(spec) => {
-                let LaunchSpec { exe, argv, env, cwd, uid, gid, groups, cgroups: member_of, oom_score_adj } = spec;
+                let LaunchSpec {
+                    exe,
+                    argv,
+                    env,
+                    cwd,
+                    uid,
+                    gid,
+                    groups,
+                    cgroups: member_of,
+                    oom_score_adj,
+                    umask,
+                    limits,
+                } = spec;
                 Self::Respawn(LaunchForm {
                     exe: exe.into(),
                     argv: all(argv),
@@ -193,6 +208,8 @@ impl From<&Bring> for BringForm {
                     groups: groups.clone(),
                     cgroups: cgroups(member_of),
                     oom_score_adj: *oom_score_adj,
+                    umask: *umask,
+                    limits: limits.clone(),
                 })
             }
             Bring::Command { argv, timeout, cgroups: member_of } => {
@@ -206,7 +223,8 @@ impl From<BringForm> for Bring {
     fn from(form: BringForm) -> Self {
         match form {
             BringForm::Existing(mount) => Self::Existing((*mount).into()),
-            BringForm::Respawn(LaunchForm { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj }) => {
+            BringForm::Respawn(form) => {
+                let LaunchForm { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj, umask, limits } = form;
                 Self::Respawn(LaunchSpec {
                     exe: exe.into(),
                     argv: all_back(argv),
@@ -217,6 +235,8 @@ impl From<BringForm> for Bring {
                     groups,
                     cgroups: cgroups_back(cgroups),
                     oom_score_adj,
+                    umask,
+                    limits,
                 })
             }
             BringForm::Command { argv, timeout, cgroups } => {
@@ -331,6 +351,8 @@ mod tests {
                     groups,
                     cgroups,
                     oom_score_adj,
+                    umask: oom_score_adj.map(i32::cast_unsigned),
+                    limits: vec![Limit { resource: uid, soft: Some(u64::from(gid)), hard: None }],
                 })
             });
         let command = (prop::collection::vec(bytes(), 0..4), any::<Duration>())

@@ -14,6 +14,7 @@ use fuse_detector::worker::{Pool, PoolConfig, ProbeTarget};
 use nix::mount::MsFlags;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::process::{Resource, Rlimit};
 
 use crate::stage::*;
 
@@ -48,6 +49,8 @@ pub fn remember(pid: u32) -> LaunchSpec {
         groups: numbers("Groups:"),
         cgroups: cgroups.lines().map(cgroup).collect(),
         oom_score_adj: Some(String::from_utf8(read("oom_score_adj")).unwrap().trim().parse().unwrap()),
+        umask: Some(fuse_detector::mounts::remember(pid).unwrap().umask.unwrap()),
+        limits: fuse_detector::mounts::remember(pid).unwrap().limits,
     }
 }
 
@@ -295,13 +298,25 @@ fn the_daemon_is_put_into_its_cgroup_and_session() {
     let daemon = stage.serve(&place);
     fs::write(cgroup.path().join("cgroup.procs"), daemon.pid().to_string()).unwrap();
     fs::write(format!("/proc/{}/oom_score_adj", daemon.pid()), "321").unwrap();
-    let (spec, dead) = (remember(daemon.pid()), vec![only(&place)]);
+    let pid = rustix::process::Pid::from_raw(daemon.pid().cast_signed());
+    let files = Rlimit { current: Some(321), maximum: Some(654) };
+    rustix::process::prlimit(pid, Resource::Nofile, files).unwrap();
+    let (original, dead) = (remember(daemon.pid()), vec![only(&place)]);
+    // bindfs sets its own mask, so the shell before it says which one it was given.
+    let mask = stage.path().join("mask");
+    let shell = ["sh", "-c", r#"umask > "$0" && exec "$@""#].map(OsString::from);
+    let argv = shell.into_iter().chain([mask.clone().into()]).chain(original.argv.clone()).collect();
+    let spec = LaunchSpec { exe: "/bin/sh".into(), argv, umask: Some(0o27), ..original.clone() };
+    assert!(spec.limits.iter().any(|limit| (limit.soft, limit.hard) == (Some(321), Some(654))));
     daemon.kill();
     block_on(async {
         let pool = Pool::start(config()).unwrap();
         let progress = recover(&pool, Bring::Respawn(spec.clone()), dead, features(true)).await;
         let pid = launched(&progress);
-        assert_eq!(remember(pid), started_like(&spec, pid));
+        // A shell leaves out of the environment what can't be one of its variables.
+        let expected = LaunchSpec { env: remember(pid).env, ..started_like(&original, pid) };
+        assert_eq!(remember(pid), expected);
+        assert_eq!(fs::read_to_string(&mask).unwrap(), "0027\n");
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
         assert_eq!(fields[3], pid.to_string(), "it doesn't lead a session of its own");

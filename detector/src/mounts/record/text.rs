@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 /// User and group ids of a process, as seen from the reader's user namespace (proc_pid_status(5)).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Credentials {
@@ -42,7 +44,7 @@ impl CgroupMembership {
 }
 
 /// A resource limit (getrlimit(2)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     /// `RLIMIT_NOFILE`, …
     pub resource: u32,

@@ -5,17 +5,21 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
 
 use super::cgroup;
 use super::stderr::Stderr;
 use crate::model::Mount;
+use crate::mounts::Limit;
 use crate::recovery::{Bring, LaunchSpec, RecoverJob};
 
 /// What a process takes on between fork and exec, in this order: the cgroup and the OOM score need the launcher's rights.
 struct Identity {
     cgroup_procs: Vec<PathBuf>,
     oom_score_adj: Option<i32>,
+    umask: Option<u32>,
+    limits: Vec<Limit>,
     ids: Option<(Vec<Gid>, Gid, Uid)>,
 }
 
@@ -25,8 +29,8 @@ pub(super) fn start(job: &RecoverJob, stderr: &Stderr) -> io::Result<(Child, Str
     let (mut command, identity) = match &job.bring {
         Bring::Respawn(spec) => respawn(spec, &mountinfo),
         Bring::Command { argv, cgroups, timeout: _ } => {
-            let identity =
-                Identity { cgroup_procs: cgroup::procs_files(cgroups, &mountinfo), oom_score_adj: None, ids: None };
+            let cgroup_procs = cgroup::procs_files(cgroups, &mountinfo);
+            let identity = Identity { cgroup_procs, oom_score_adj: None, umask: None, limits: vec![], ids: None };
             (policy_command(argv, job.dead.first())?, identity)
         }
         Bring::Existing(_) => return Err(io::ErrorKind::Unsupported.into()),
@@ -39,7 +43,7 @@ pub(super) fn start(job: &RecoverJob, stderr: &Stderr) -> io::Result<(Child, Str
 }
 
 fn respawn(spec: &LaunchSpec, mountinfo: &[u8]) -> (Command, Identity) {
-    let LaunchSpec { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj } = spec;
+    let LaunchSpec { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj, umask, limits } = spec;
     // After an upgrade of its package the kernel shows the old program's name with this behind it (proc_pid_exe(5)); what
     // is there now is the new one.
     let exe = exe.as_os_str().as_bytes();
@@ -53,6 +57,8 @@ fn respawn(spec: &LaunchSpec, mountinfo: &[u8]) -> (Command, Identity) {
     let identity = Identity {
         cgroup_procs: cgroup::procs_files(cgroups, mountinfo),
         oom_score_adj: *oom_score_adj,
+        umask: *umask,
+        limits: limits.clone(),
         ids: Some((groups.iter().copied().map(Gid::from_raw).collect(), Gid::from_raw(*gid), Uid::from_raw(*uid))),
     };
     (command, identity)
@@ -82,7 +88,7 @@ fn policy_command(argv: &[OsString], dead: Option<&Mount>) -> io::Result<Command
 
 impl Identity {
     fn take_on(&self) -> io::Result<()> {
-        let Self { cgroup_procs, oom_score_adj, ids } = self;
+        let Self { cgroup_procs, oom_score_adj, umask, limits, ids } = self;
         // A session of its own: no terminal's signal meant for the agent reaches it.
         setsid()?;
         for procs in cgroup_procs {
@@ -91,6 +97,10 @@ impl Identity {
         if let Some(score) = oom_score_adj {
             std::fs::write("/proc/self/oom_score_adj", score.to_string())?;
         }
+        if let Some(umask) = umask {
+            nix::sys::stat::umask(Mode::from_bits_truncate(*umask));
+        }
+        limits.iter().for_each(set_limit);
         if let Some((groups, gid, uid)) = ids {
             setgroups(groups)?;
             setresgid(*gid, *gid, *gid)?;
@@ -98,6 +108,14 @@ impl Identity {
         }
         Ok(())
     }
+}
+
+/// A limit above the launcher's own is refused without CAP_SYS_RESOURCE: the daemon then has the launcher's.
+fn set_limit(limit: &Limit) {
+    let value = |limit: Option<u64>| limit.unwrap_or(libc::RLIM_INFINITY);
+    let limits = libc::rlimit { rlim_cur: value(limit.soft), rlim_max: value(limit.hard) };
+    // SAFETY: setrlimit(2) reads the structure and changes nothing but the limits of this process.
+    unsafe { libc::setrlimit(limit.resource, &raw const limits) };
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ fn told(argv: &[&str], env: &[&str], cwd: &str) -> Told {
         groups: vec![],
         cgroups: vec![],
         oom_score_adj: None,
+        umask: None,
+        limits: vec![],
     };
     let job = RecoverJob {
         bring: Bring::Respawn(spec),
