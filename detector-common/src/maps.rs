@@ -157,6 +157,14 @@ impl Loss {
         Self::Unreadable,
     ];
 
+    /// Whether it leaves the reader with a wrong picture of what lives, and not merely without a figure.
+    pub const fn hides_events(self) -> bool {
+        match self {
+            Self::RingFull | Self::Connections | Self::Daemons | Self::Served | Self::Unreadable => true,
+            Self::InFlight | Self::RequestErrors | Self::CallErrors => false,
+        }
+    }
+
     /// As the metrics' label `reason` writes it.
     pub const fn reason(self) -> &'static str {
         match self {

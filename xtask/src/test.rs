@@ -24,7 +24,7 @@ pub struct Options {
     /// Unit tests only: no root, no packages, no mounts
     #[arg(long)]
     quick: bool,
-    /// Further arguments for `cargo test`, e.g. `-- --test s18`
+    /// Further arguments for `cargo test`, e.g. `-- --test recovery`
     #[arg(last = true)]
     arguments: Vec<String>,
 }

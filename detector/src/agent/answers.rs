@@ -33,7 +33,9 @@ impl Shell {
     }
 
     fn readiness(&self) -> Readiness {
-        if self.node.looked {
+        if self.kernel.is_some() && self.stream.is_none() {
+            Readiness::NotDetecting("the kernel's events can't be read any more".to_owned())
+        } else if self.node.looked {
             Readiness::Detecting(self.node.setting.backend)
         } else {
             Readiness::NotDetecting("the mount tables have not been read yet".to_owned())
@@ -117,15 +119,20 @@ impl Shell {
     pub(super) fn drain_vfs_errors(&mut self) {
         let Some(counters) = &self.counters else { return };
         for (pid, errno, count) in counters.drain_vfs_errors() {
+            if self.own_errors.contains(&pid) {
+                continue;
+            }
             let fs_type = self.attributed.get(&pid).cloned().flatten();
             self.metrics.vfs_error(errno, fs_type.as_deref(), count);
         }
         self.attributed.clear();
+        self.own_errors.clear();
     }
 
     fn losses(&self) -> Vec<Loss> {
         let lost = self.counters.as_ref().map(crate::kernel::Counters::lost).unwrap_or_default();
         let mut losses: Vec<_> = lost.into_iter().map(|(stage, reason, total)| Loss { stage, reason, total }).collect();
+        losses.extend(self.unseen.iter().map(|(reason, total)| Loss { stage: "mounts", reason, total: *total }));
         losses.extend((self.output_losses)());
         losses
     }

@@ -111,6 +111,11 @@ impl Connection {
         !self.mounts.is_empty() && !self.is_here(own)
     }
 
+    /// It is mounted in other mount namespaces, too.
+    pub fn is_mounted_beside(&self, own: NamespaceId) -> bool {
+        self.mounts.iter().any(|mount| mount.namespace != own)
+    }
+
     /// It may serve, or serve again.
     pub fn is_up(&self) -> bool {
         !self.hidden && matches!(self.machine.state(), State::Created | State::Ready | State::Hung)

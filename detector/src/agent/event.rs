@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::health::Timer;
 use crate::kernel::KernelEvent;
 use crate::model::{Boottime, ConnectionId, DeviceNumber, ExitStatus, Process, Transition};
-use crate::mounts::{DaemonRecord, Snapshot};
+use crate::mounts::{DaemonRecord, Problem, Snapshot};
 use crate::recovery::{Progress, RecoverJob};
 use crate::worker::{ProbeOutcome, ProbeTarget};
 
@@ -126,6 +126,8 @@ pub enum Action {
     FindHolders,
     /// Look at the mounts.
     Scan(Scope),
+    /// Some of it could not be seen, or not be understood.
+    Report(Vec<Problem>),
     /// Tell whether the connection's directory in the control file system is there.
     CheckControl(ConnectionId),
     /// Read how this daemon was started, while it runs.

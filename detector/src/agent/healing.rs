@@ -32,6 +32,10 @@ const GATHERING: Duration = Duration::from_millis(20);
 /// For how long at most. A connection whose descriptor somebody else holds does not die with its daemon.
 const GATHERING_LIMIT: Duration = Duration::from_secs(2);
 
+/// Of so many places where something died is remembered how often; then those that do not flap are forgotten. A Pod's places
+/// have its id in their names and never come again.
+const REMEMBERED_VOLUMES: usize = 1024;
+
 /// The attempts to recover one dead connection.
 #[derive(Debug)]
 pub(super) struct Healing {
@@ -120,7 +124,7 @@ impl Node {
         let places = whole.map(|mount| mount.mount_point.clone()).collect();
         let settings = decision.backoff;
         connection.healing = Some(Healing {
-            strategy: choice.map_or(Strategy::Rebind, |(strategy, _)| strategy),
+            strategy: choice.map_or(asked_for(&decision.strategy), |(strategy, _)| strategy),
             stage: Stage::Pausing,
             decision,
             backoff: recovery::Backoff::new(settings),
@@ -140,9 +144,10 @@ impl Node {
             Err(error) => return self.give_up(id, error.to_string()),
         };
         tracing::info!(connection = %id, strategy = strategy.as_str(), why, "recovery begins");
-        self.tell(id, TransitionKind::Recovering { strategy: strategy.as_str() }, None);
+        let pause = self.flap_pause(now, volume, settings);
+        self.tell(id, TransitionKind::Recovering { strategy: strategy.as_str(), flapping: !pause.is_zero() }, None);
         let gather = strategy == Strategy::Respawn && self.of_same_daemon(id).next().is_some();
-        match self.flap_pause(now, volume, settings) {
+        match pause {
             Duration::ZERO if !gather => self.attempt(id),
             pause => self.actions.push(Action::RetryAfter { connection: id, after: pause.max(GATHERING) }),
         }
@@ -183,6 +188,9 @@ impl Node {
             flaps: FlapWatch::new(recovery::FlapSettings::default()),
             backoff: recovery::Backoff::new(settings),
         };
+        if self.volumes.len() >= REMEMBERED_VOLUMES {
+            self.volumes.retain(|_, volume| volume.flaps.is_flapping(now));
+        }
         let volume = self.volumes.entry(volume).or_insert_with(fresh);
         if volume.flaps.died(now) {
             // Without an end: the volume was healed each time, so giving up would be worse than going on slowly.
@@ -429,6 +437,10 @@ impl Node {
             let recovery = last_healed.since(ready);
             let recovery = Recovery { strategy: strategy.as_str(), recovery, outage, replacement };
             self.tell_of(id, TransitionKind::Recovered(recovery), &healed);
+            if self.connections.get(&id).is_some_and(|known| known.is_mounted_beside(self.setting.own)) {
+                // A container's copies are as dead as before: known, so that they are no second death.
+                return self.push(id, Input::RecoveryFailed { gave_up: true });
+            }
         } else if self.connections.get(&id).is_none_or(|known| !known.is_here(self.setting.own)) {
             // Its mounts were taken away meanwhile. Elsewhere it may still be mounted.
             return self.push(id, Input::RecoveryFailed { gave_up: false });
@@ -462,6 +474,15 @@ impl Node {
 /// What tells connections of one daemon from others: its process id, which can be another's by now, and its arguments.
 fn started_as(connection: &Connection) -> Option<(u32, &[OsString])> {
     Some((connection.daemon.as_ref()?.pid, &connection.launch.as_ref()?.spec.argv))
+}
+
+/// The strategy that could not be chosen. `auto` always can.
+const fn asked_for(strategy: &StrategyChoice) -> Strategy {
+    match strategy {
+        StrategyChoice::Auto | StrategyChoice::Rebind => Strategy::Rebind,
+        StrategyChoice::Respawn => Strategy::Respawn,
+        StrategyChoice::Command(_) => Strategy::Command,
+    }
 }
 
 fn configured(strategy: &StrategyChoice) -> recovery::StrategyChoice {

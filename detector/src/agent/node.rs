@@ -237,11 +237,13 @@ impl Node {
     }
 
     fn vfs_error(&mut self, at: Boottime, pid: u32) {
-        let dead = self.connections.values().filter(|known| known.is_down());
-        let types: HashSet<_> = dead.filter_map(|known| known.fs_type.clone()).collect();
+        let dead: Vec<_> = self.connections.values().filter(|known| known.is_down()).collect();
+        let explained = !dead.is_empty();
+        let types: HashSet<_> = dead.iter().filter_map(|known| known.fs_type.clone()).collect();
         let fs_type = if types.len() == 1 { types.into_iter().next() } else { None };
         self.actions.push(Action::CountVfsErrors { pid, fs_type });
-        for id in self.living() {
+        // One that is known to be dead is the likely cause. Then only those are asked whose death nothing else would show.
+        for id in if explained { self.without_daemon() } else { self.living() } {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             if connection.hinted.is_none_or(|last| at.since(last) >= HINT_INTERVAL) {
                 connection.hinted = Some(at);

@@ -13,7 +13,15 @@ use crate::mounts::{ChildMount, Problem, Snapshot};
 impl Node {
     pub(super) fn scanned(&mut self, snapshot: Snapshot, scope: Scope, began: Boottime) {
         let Snapshot { mounts, children, mut namespaces, problems, own: _ } = snapshot;
+        let unseen = Unseen::of(&problems);
         let listed = !problems.iter().any(|problem| matches!(problem, Problem::UniqueIds(_)));
+        if !problems.is_empty() {
+            self.actions.push(Action::Report(problems));
+        }
+        if unseen.own {
+            // It says nothing; what is known stays, and another look follows.
+            return;
+        }
         let mounts = if listed { self.identified(mounts) } else { mounts };
         let of_today = |mount: &Mount| mount.unique_id.is_none_or(|id| !self.former.contains_key(&id));
         let mounts: Vec<_> = mounts.into_iter().filter(of_today).collect();
@@ -21,7 +29,9 @@ impl Node {
         let own = self.setting.own;
         let nobodys = self.nobodys(&namespaces, scope, began);
         namespaces.retain(|namespace, _| !nobodys.contains(namespace));
-        let kept = |namespace: NamespaceId| scope == Scope::Own && namespace != own && !nobodys.contains(&namespace);
+        let looked_at = |namespace| scope == Scope::Everything && !unseen.covers(namespace);
+        let kept = |namespace| namespace != own && !nobodys.contains(&namespace) && !looked_at(namespace);
+        namespaces.extend(self.namespaces.iter().filter(|(namespace, _)| kept(**namespace)));
         let mut children = children;
         children.extend(self.children.iter().filter(|child| kept(child.namespace)).cloned());
         let mut by_device: HashMap<DeviceNumber, Vec<Mount>> = HashMap::new();
@@ -182,6 +192,31 @@ impl Node {
         if !self.without_daemon().is_empty() {
             self.ask_for_holders();
         }
+    }
+}
+
+/// Of what a look could not see: that is not to be taken for gone.
+struct Unseen {
+    own: bool,
+    all: bool,
+    namespaces: HashSet<NamespaceId>,
+}
+
+impl Unseen {
+    fn of(problems: &[Problem]) -> Self {
+        let namespace = |problem: &Problem| match problem {
+            Problem::MountTable { namespace, .. } => Some(*namespace),
+            _ => None,
+        };
+        Self {
+            own: problems.iter().any(|problem| matches!(problem, Problem::Own(_))),
+            all: problems.iter().any(|problem| matches!(problem, Problem::Proc(_))),
+            namespaces: problems.iter().filter_map(namespace).collect(),
+        }
+    }
+
+    fn covers(&self, namespace: NamespaceId) -> bool {
+        self.all || self.namespaces.contains(&namespace)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The one task that owns the state: it takes what comes, feeds the [`Node`], and carries out what the node asks for.
 //! Nothing here waits for anything but the next event.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use super::event::{Action, Event, Scope};
 use super::node::{Node, Setting, VfsErrors};
 use super::sources::{self, Looker, Message, Queue};
 use crate::health::Timer;
-use crate::kernel::{Counters, Detection, EventStream, HookStatus, Kernel, KernelEvent};
+use crate::kernel::{Counters, Detection, EventStream, HookState, HookStatus, Kernel, KernelEvent, SYS_EXIT};
 use crate::model::{Boottime, ConnectionId, DeviceNumber, Transition, TransitionKind};
-use crate::mounts::{AbortWatch, ControlFs, MountWatch};
+use crate::mounts::{AbortWatch, ControlFs, MountWatch, Problem};
 use crate::policy::Policy;
 use crate::recovery::{Features, RecoverJob};
 use crate::telemetry::Metrics;
@@ -34,6 +34,12 @@ const VFS_ERRORS_DRAIN: Duration = Duration::from_millis(200);
 
 /// The kernel programs keep what is gone for this long.
 const FORGET_DELAY: Duration = Duration::from_secs(1);
+
+/// After a look that saw nothing at all, for want of memory or descriptors perhaps.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// So many different problems of looks are logged in full; further ones are counted.
+const REPORTED: usize = 256;
 
 /// What the agent needs to start.
 pub struct Options {
@@ -78,7 +84,7 @@ pub struct Shell {
     pub(super) metrics: Metrics,
     pub(super) pool: Pool,
     pub(super) control: Option<ControlFs>,
-    stream: Option<EventStream>,
+    pub(super) stream: Option<EventStream>,
     queue: Queue,
     messages: UnboundedReceiver<Message>,
     queries: mpsc::Receiver<Query>,
@@ -93,6 +99,13 @@ pub struct Shell {
     /// By process, the file system type that its errors are counted for.
     pub(super) attributed: HashMap<u32, Option<String>>,
     draining: bool,
+    /// The agent's own name, which its workers share.
+    name: Option<String>,
+    /// Processes of its own that got errors since these were last counted.
+    pub(super) own_errors: HashSet<u32>,
+    /// What looks at the mounts could not see, by reason: how often.
+    pub(super) unseen: BTreeMap<&'static str, u64>,
+    reported: HashSet<String>,
 }
 
 impl Shell {
@@ -141,6 +154,10 @@ impl Shell {
             forgotten: Default::default(),
             attributed: HashMap::new(),
             draining: false,
+            name: crate::mounts::comm(std::process::id()),
+            own_errors: HashSet::new(),
+            unseen: BTreeMap::new(),
+            reported: HashSet::new(),
         })
     }
 
@@ -180,15 +197,25 @@ impl Shell {
             return;
         }
         for event in batch.drain(..) {
-            if !self.is_about_a_socket(&event) {
+            if !self.is_our_own(&event) && !self.is_about_a_socket(&event) {
                 self.handle(Event::Kernel(event));
             }
         }
-        let lost = self.counters.as_ref().map_or(0, |counters| counters.lost().iter().map(|(.., count)| count).sum());
+        let lost = self.counters.as_ref().map_or(0, Counters::events_lost);
         if std::mem::replace(&mut self.lost, lost) < lost {
             tracing::warn!(lost, "kernel events were lost; the state is rebuilt");
             self.handle(Event::Lost);
         }
+    }
+
+    /// The agent's own workers ask the dead. They are known by their name, which is the agent's.
+    fn is_our_own(&mut self, event: &KernelEvent) -> bool {
+        let KernelEvent::VfsError { process, .. } = event else { return false };
+        let ours = process.comm.is_some() && process.comm == self.name;
+        if ours {
+            self.own_errors.insert(process.pid);
+        }
+        ours
     }
 
     /// ENOTCONN is what sockets say, too: a call on a descriptor that is one concerns no file system.
@@ -200,9 +227,15 @@ impl Shell {
 
     fn message(&mut self, message: Message) {
         match message {
-            Message::Event(event) => self.handle(event),
+            Message::Event(event) => {
+                if let Event::Timer { connection, timer } = event {
+                    self.timers.remove(&(connection, timer));
+                }
+                self.handle(event);
+            }
             Message::MountsChanged => self.looker.changed(),
             Message::Calm => self.looker.calm(),
+            Message::Unreadable(error) => self.seen_badly(vec![Problem::Own(error)]),
             Message::LookOver(scanner) => self.looker.over(scanner),
             Message::VfsErrorsDue => self.follow_vfs_wish(),
             Message::ForgetDue => self.forget(),
@@ -226,6 +259,7 @@ impl Shell {
             Action::Probe { connection, target } => self.probe(connection, target),
             Action::FindHolders => sources::find_holders(self.queue.clone()),
             Action::Scan(scope) => self.looker.look(scope),
+            Action::Report(problems) => self.seen_badly(problems),
             Action::CheckControl(connection) => self.check_control(connection),
             Action::Remember(pid) => sources::remember(pid, self.queue.clone()),
             Action::WatchProcess { pid, device } => {
@@ -264,6 +298,23 @@ impl Shell {
                     self.send_later(VFS_ERRORS_DRAIN, Message::DrainVfsErrors);
                 }
             }
+        }
+    }
+
+    /// Each problem is counted, and logged once: the next look meets it again.
+    fn seen_badly(&mut self, problems: Vec<Problem>) {
+        let blind = problems.iter().any(|problem| matches!(problem, Problem::Own(_) | Problem::Proc(_)));
+        for problem in problems {
+            if problem.is_of_the_moment() {
+                *self.unseen.entry(problem.reason()).or_default() += 1;
+            }
+            let text = problem.to_string();
+            if self.reported.len() < REPORTED && self.reported.insert(text.clone()) {
+                tracing::warn!("{}", crate::text::printable(text.as_ref()));
+            }
+        }
+        if blind {
+            self.send_later(LOOK_AGAIN, Message::Calm);
         }
     }
 
@@ -336,10 +387,14 @@ impl Shell {
 
     fn follow_vfs_wish(&mut self) {
         let wanted = self.node.wants_vfs_errors();
-        if let Some(kernel) = &mut self.kernel
-            && let Err(error) = kernel.set_vfs_errors(wanted)
-        {
-            tracing::warn!(%error, "errors that applications get are not seen");
+        let Some(kernel) = &mut self.kernel else { return };
+        match kernel.set_vfs_errors(wanted) {
+            Ok(()) => {
+                for hook in self.hooks.iter_mut().filter(|hook| hook.name == SYS_EXIT) {
+                    hook.status = if wanted { HookState::Attached } else { HookState::NotNeeded };
+                }
+            }
+            Err(error) => tracing::warn!(%error, "errors that applications get are not seen"),
         }
     }
 }

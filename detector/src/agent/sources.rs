@@ -24,6 +24,8 @@ pub(super) enum Message {
     MountsChanged,
     /// No change of the mount table has been followed by another for a while.
     Calm,
+    /// The agent's own mount table could not be read.
+    Unreadable(std::io::Error),
     /// A look at mount tables is over; its tools come back.
     LookOver(Scanner),
     /// The wish to have the system call hook attached, or not, has lasted.
@@ -209,7 +211,7 @@ impl Looker {
             let _ = queue.send(Message::LookOver(scanner));
             match snapshot {
                 Ok(snapshot) => drop(queue.send(Event::Scanned { snapshot: Box::new(snapshot), scope, began }.into())),
-                Err(error) => tracing::warn!(%error, "the mount table can't be read"),
+                Err(error) => drop(queue.send(Message::Unreadable(error))),
             }
         });
     }

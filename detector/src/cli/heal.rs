@@ -32,6 +32,9 @@ const REFUSED: u8 = 3;
 #[serde(rename_all = "camelCase")]
 struct Line {
     mount_point: String,
+    /// The mount point is not UTF-8, and written with escapes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    escaped: bool,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -49,10 +52,11 @@ pub fn main(arguments: HealArgs, ui: &Ui) -> Result<u8, String> {
     let runtime = runtime.map_err(|error| format!("the event loop can't be made: {error}"))?;
     match runtime.block_on(heal(&arguments, ui)) {
         Ok(code) => Ok(code),
-        Err(Stop(0, why)) => {
-            super::print(&format!("{why}\n"))?;
-            Ok(0)
-        }
+        // For machines: no mount was changed. The reason is for people.
+        Err(Stop(0, why)) => match arguments.output.output {
+            Output::Json => print_lines(&[], Output::Json).map(|()| 0),
+            Output::Text => super::print(&format!("{why}\n")).map(|_| 0),
+        },
         Err(Stop(code, why)) => {
             eprintln!("{}: {why}", ui.error.paint(Style::Bad, if code == REFUSED { "refused" } else { "error" }));
             Ok(code)
@@ -94,8 +98,12 @@ async fn heal(arguments: &HealArgs, ui: &Ui) -> Result<u8, Stop> {
 fn find<'m>(own: &'m NamespaceMounts, path: &Path) -> Result<&'m Mount, Stop> {
     let path = std::path::absolute(path).map_err(|error| Stop(FAILED, format!("{}: {error}", path.display())))?;
     let on_it = own.mounts.iter().filter(|mount| path.starts_with(&mount.mount_point));
-    // Of several at one place, the one on top: mountinfo lists it last.
-    let deepest = on_it.max_by_key(|mount| mount.mount_point.as_os_str().len());
+    // Of several at one place, the one that no other hangs on. Their order in mountinfo says nothing (MOVE_MOUNT_BENEATH).
+    let covered = |mount: &Mount| {
+        let on_it = own.children.iter().filter(|child| child.parent == mount.id);
+        on_it.into_iter().any(|child| child.mount_point == mount.mount_point)
+    };
+    let deepest = on_it.max_by_key(|mount| (mount.mount_point.as_os_str().len(), !covered(mount)));
     deepest.ok_or_else(|| {
         let path = text::printable(path.as_os_str());
         Stop(FAILED, format!("{path} is on no FUSE mount of this mount namespace; `fuse-detector mounts` lists them"))
@@ -217,7 +225,8 @@ async fn carry_out(pool: &Pool, job: RecoverJob, output: Output, ui: &Ui) -> Res
 }
 
 fn line(mount: &Mount, outcome: &'static str, error: Option<String>) -> Line {
-    Line { mount_point: text::escape(mount.mount_point.as_os_str()).0, outcome, error }
+    let (mount_point, escaped) = text::escape(mount.mount_point.as_os_str());
+    Line { mount_point, escaped, outcome, error }
 }
 
 fn print_lines(lines: &[Line], output: Output) -> Result<(), String> {

@@ -143,7 +143,7 @@ pub const PAGES: &[Page] = &[
         ],
         exits: &[
             exit(0, "healed and verified, or there was nothing to heal"),
-            exit(1, "failed; the dead mount is still there, nothing else was changed"),
+            exit(1, "failed; what could not be replaced is named, and is as dead as before"),
             USAGE_EXIT,
             exit(3, "refused: it could not be done without hiding or losing something; the message says what"),
         ],

@@ -108,18 +108,21 @@ fn file_system(transition: &Transition) -> Option<String> {
     Some(if says_nothing { fs_type } else { format!("{fs_type} of {source}") })
 }
 
+const fn flaps(flapping: bool) -> &'static str {
+    if flapping { "; the daemon dies again soon after each recovery" } else { "" }
+}
+
 /// What happened, in a clause.
 fn story(transition: &Transition) -> Option<String> {
     let clause = match &transition.kind {
         TransitionKind::Ready => format!("served by {}", who(transition.daemon.as_ref()?)),
         TransitionKind::Hung(reason) | TransitionKind::Dead(reason) => with_daemon(transition, &reason.to_string()),
-        TransitionKind::Recovering { strategy } => format!("by {strategy}"),
+        TransitionKind::Recovering { strategy, flapping } => format!("by {strategy}{}", flaps(*flapping)),
         TransitionKind::Recovered(Recovery { strategy, replacement, recovery: _, outage: _ }) => {
             format!("by {strategy}, now connection {}", replacement.device)
         }
         TransitionKind::RecoveryFailed { strategy, error, retry_in: _, flapping } => {
-            let flapping = if *flapping { "; the daemon dies again soon after each recovery" } else { "" };
-            format!("{strategy}: {error}{flapping}")
+            format!("{strategy}: {error}{}", flaps(*flapping))
         }
         TransitionKind::Unmounted => return None,
         TransitionKind::Detached => "no mount left, but still in use".to_owned(),

@@ -220,6 +220,13 @@ impl Counters {
         counts.into_iter().map(take).collect()
     }
 
+    /// How often something was lost without which the state can be wrong.
+    pub fn events_lost(&self) -> u64 {
+        let hiding = (0..).zip(Loss::ALL).filter(|(_, loss)| loss.hides_events());
+        let lost = hiding.map(|(index, _)| self.0.lost.get(&index, 0).map(|values| values.iter().sum()).unwrap_or(0));
+        lost.sum::<u64>() + self.0.malformed.load(Ordering::Relaxed)
+    }
+
     /// What could not be recorded, or not be understood: where, why, how often. Zeroes included, so that a metric exists
     /// before something is lost.
     pub fn lost(&self) -> Vec<(&'static str, &'static str, u64)> {

@@ -100,7 +100,7 @@ macro_rules! typed_then_raw {
 }
 
 /// The system call hook. It costs every system call of the machine some nanoseconds while it is attached.
-pub(super) const SYS_EXIT: &str = "sys_exit";
+pub const SYS_EXIT: &str = "sys_exit";
 
 /// Every hook, in the order in which they are attached: ends before sends, so that no request is entered as on its way
 /// whose end is missed.

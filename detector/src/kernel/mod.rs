@@ -27,7 +27,7 @@ use thiserror::Error;
 use self::attach::Attachment;
 use self::counters::Maps;
 use self::environment::Environment;
-use self::hooks::{Candidate, SYS_EXIT};
+use self::hooks::Candidate;
 use self::log::KernelLog;
 use crate::model::{BackendKind, DeviceNumber};
 
@@ -35,7 +35,7 @@ pub use self::counters::{ConnectionCounters, Counters, OldestRequest};
 pub use self::doctor::{BtfState, Doctor, Verdict, examine, release};
 pub use self::environment::{Capability, Lockdown};
 pub use self::events::{EventStream, KernelEvent};
-pub use self::hooks::{HookState, HookStatus};
+pub use self::hooks::{HookState, HookStatus, SYS_EXIT};
 pub use self::load::HookError;
 
 /// Which backend is wanted.

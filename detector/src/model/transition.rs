@@ -73,6 +73,8 @@ pub enum TransitionKind {
     Recovering {
         /// Its name in the policy.
         strategy: &'static str,
+        /// The daemon keeps dying soon after each recovery: the attempt waits for a while.
+        flapping: bool,
     },
     /// Its mounts hang on a living connection, verified.
     Recovered(Recovery),
@@ -247,23 +249,25 @@ struct TransitionJson<'a> {
 }
 
 impl Transition {
-    /// The contract's JSON object on one line, without the line feed. `time` is the wall-clock time of the decision.
+    /// The contract's JSON object on one line, without the line feed. `time` is the wall-clock time of the telling.
     ///
     /// # Errors
     /// None that can happen: every field is plain data; the error is serde_json's own type.
     pub fn to_json(&self, time: jiff::Timestamp) -> serde_json::Result<String> {
         let (mut strategy, mut reason, mut recovery, mut failure) = (None, None, None, None);
+        let mut flaps = false;
         match &self.kind {
             TransitionKind::Ready | TransitionKind::Unmounted | TransitionKind::Detached => {}
             TransitionKind::Hung(why) | TransitionKind::Dead(why) => reason = Some(why),
-            TransitionKind::Recovering { strategy: name } => strategy = Some(*name),
+            TransitionKind::Recovering { strategy: name, flapping } => (strategy, flaps) = (Some(*name), *flapping),
             TransitionKind::Recovered(done) => {
                 strategy = Some(done.strategy);
                 recovery = Some(done);
             }
             TransitionKind::RecoveryFailed { strategy: name, error, retry_in, flapping } => {
                 strategy = Some(*name);
-                failure = Some((error.as_str(), *retry_in, *flapping));
+                failure = Some((error.as_str(), *retry_in));
+                flaps = *flapping;
             }
         }
         let line = TransitionJson {
@@ -283,12 +287,12 @@ impl Transition {
             outage_micros: recovery.and_then(|done| done.outage).map(micros),
             replacement: recovery
                 .map(|done| ReplacementJson { connection: done.replacement.device, epoch: done.replacement.epoch }),
-            error: failure.map(|(error, ..)| error),
+            error: failure.map(|(error, _)| error),
             retry_in_millis: failure
-                .and_then(|(_, retry_in, _)| retry_in)
+                .and_then(|(_, retry_in)| retry_in)
                 .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
-            gave_up: failure.is_some_and(|(_, retry_in, _)| retry_in.is_none()),
-            flapping: failure.is_some_and(|(.., flapping)| flapping),
+            gave_up: failure.is_some_and(|(_, retry_in)| retry_in.is_none()),
+            flapping: flaps,
             mounts: &self.mounts,
         };
         serde_json::to_string(&line)

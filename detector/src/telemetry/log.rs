@@ -171,8 +171,18 @@ pub fn log_transition(transition: &Transition) {
             transition_event!(info, transition, fields, "dead, with no mount");
         }
         TransitionKind::Dead(_) => transition_event!(warn, transition, fields, "dead"),
-        TransitionKind::Recovering { strategy } => {
+        TransitionKind::Recovering { strategy, flapping: false } => {
             transition_event!(info, transition, fields, "recovering", strategy = *strategy);
+        }
+        TransitionKind::Recovering { strategy, flapping: true } => {
+            transition_event!(
+                warn,
+                transition,
+                fields,
+                "recovering after a pause: it dies again soon after each recovery",
+                strategy = *strategy,
+                flapping = true
+            );
         }
         TransitionKind::Recovered(Recovery { strategy, recovery, outage, replacement }) => {
             transition_event!(

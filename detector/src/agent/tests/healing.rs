@@ -206,3 +206,20 @@ fn a_mount_of_something_else_is_no_replacement() {
     bench.serving(48, "/mnt/b", 900);
     assert_eq!((did.told().len(), did.brought()), (2, vec![]));
 }
+
+/// Nobody heals what hangs in a container yet. It is no second death either.
+#[test]
+fn a_containers_copy_that_stays_dead_does_not_die_again() {
+    let mut bench = Bench::with(HEAL);
+    bench.serving(45, "/mnt/a", DAEMON);
+    bench.mount_in(OTHER, 45, "/data");
+    bench.look_everywhere();
+    let job = bench.die(connection(45, 1), DAEMON).job();
+    assert_eq!(places(&job.dead), [PathBuf::from("/mnt/a")]);
+    bench.work(connection(45, 1), &job, 46);
+    assert_eq!(bench.look().told_of(), ["recovered /mnt/a"]);
+    let mut did = bench.look_everywhere();
+    did.append(bench.holders([(46, 900)]));
+    did.append(bench.look_everywhere());
+    assert!(did.told().is_empty() && did.probed().is_empty() && did.brought().is_empty(), "{did:?}");
+}

@@ -227,6 +227,25 @@ fn what_hangs_in_a_namespace_made_for_a_daemon_is_nobodys() {
     assert!(bench.look_everywhere().looks_for_holders(), "it is passed over for ever");
 }
 
+#[test]
+fn what_a_look_could_not_see_is_not_taken_for_gone() {
+    let mut bench = Bench::with("rules: []");
+    bench.serving(45, "/mnt/a", DAEMON);
+    bench.mount_in(OTHER, 45, "/data");
+    bench.look_everywhere();
+    let io = || std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+    let table = |namespace| Problem::MountTable { namespace, pid: OTHER_PID, source: io() };
+    for (problem, blind) in [(Problem::Own(io()), true), (Problem::Proc(io()), false), (table(OTHER), false)] {
+        let mut look = bench.begin(Scope::Everything);
+        look.mounts.retain(|mount| !blind && mount.namespace == OWN);
+        look.problems.push(problem);
+        let did = bench.end(look);
+        assert!(did.told().is_empty() && !did.checks_control(), "{did:?}");
+        assert!(did.0.iter().any(|action| matches!(action, Action::Report(_))), "nobody is told");
+    }
+    assert_eq!(bench.die(connection(45, 1), DAEMON).told_of(), ["dead /mnt/a /data"]);
+}
+
 /// A look can find the namespace before the worker's message that it made it is read.
 #[test]
 fn a_namespace_found_while_one_is_being_made_belongs_to_nobody_yet() {

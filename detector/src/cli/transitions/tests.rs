@@ -75,7 +75,7 @@ fn every_event_has_its_line() {
             "  bindfs (812): requests wait and none is answered  74 µs, 1 request aborted",
         ),
         (killed(), "DEAD      ", "  bindfs (812): killed by SIGKILL from bash (900)  74 µs, 1 request aborted"),
-        (TransitionKind::Recovering { strategy: "respawn" }, "RECOVERING", "  by respawn"),
+        (TransitionKind::Recovering { strategy: "respawn", flapping: false }, "RECOVERING", "  by respawn"),
         (recovered, "RECOVERED ", "  by respawn, now connection 0:46  3.1 ms after it was ready, outage 412 ms"),
         (
             failed(Some(Duration::from_millis(400))),

@@ -101,6 +101,30 @@ pub enum Problem {
     UniqueIds(#[source] io::Error),
 }
 
+impl Problem {
+    /// Not a lack of privileges, or of the kernel's, that every look meets.
+    pub const fn is_of_the_moment(&self) -> bool {
+        match self {
+            Self::Proc(_) | Self::Own(_) | Self::Namespace { .. } | Self::MountTable { .. } | Self::Line { .. } => true,
+            Self::Denied { .. } | Self::PartialView { .. } | Self::UniqueIds(_) => false,
+        }
+    }
+
+    /// As the metrics' label `reason` writes it.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Proc(_) => "proc_unreadable",
+            Self::Own(_) => "own_table_unreadable",
+            Self::Denied { .. } => "denied",
+            Self::Namespace { .. } => "namespace_unknown",
+            Self::MountTable { .. } => "table_unreadable",
+            Self::PartialView { .. } => "partial_view",
+            Self::Line { .. } => "line_malformed",
+            Self::UniqueIds(_) => "unique_ids_refused",
+        }
+    }
+}
+
 /// The mount namespace of the calling thread.
 ///
 /// # Errors

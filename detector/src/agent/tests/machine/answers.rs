@@ -95,7 +95,10 @@ impl Machine {
                 self.later.push(Later { due: now + after, what: What::Say(Event::Retry { connection }) });
             }
             Action::ForgetProcess(pid) => drop(self.watched.remove(&pid)),
-            Action::ForgetConnection(_) | Action::VfsErrorsWishChanged | Action::CountVfsErrors { .. } => {}
+            Action::Report(_)
+            | Action::ForgetConnection(_)
+            | Action::VfsErrorsWishChanged
+            | Action::CountVfsErrors { .. } => {}
         }
     }
 
