@@ -104,6 +104,11 @@ fn errors_that_have_nothing_to_do_with_fuse(sandbox: &Sandbox) {
     let daemon = Steerfs::mount(sandbox, "mnt", &[]);
     let path = daemon.mount_point();
     agent.wait("ready", path);
+    if sandbox.backend() == Backend::Tracepoint {
+        wait::until("the hook on system calls", || {
+            (agent.metric("fuse_detector_hook_attached", &[("hook", "sys_exit")]) > 0.0).then_some(())
+        });
+    }
 
     let unconnected = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("socket");
     let mut buffer = [0u8; 8];
@@ -125,6 +130,9 @@ fn errors_that_have_nothing_to_do_with_fuse(sandbox: &Sandbox) {
         Some(Some(libc::ENXIO))
     );
 
+    // What is read at one scrape can be attributed until the next.
+    let counted = [(); 2].map(|()| agent.metric("fuse_detector_vfs_errors_total", &[]));
+    assert_eq!(counted, [0.0; 2], "errors of sockets are counted");
     let told = agent.seen_until_sentinel(|event| event.is_below(sandbox.path()) && is_alarm(event));
     assert_eq!(told, []);
     assert!(!process::is_gone(daemon.pid()));

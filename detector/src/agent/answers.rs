@@ -115,18 +115,23 @@ impl Shell {
     }
 
     /// Reads which processes got how many errors since the last time, and counts them under the file system type that
-    /// each was attributed to.
+    /// each was attributed to. Those of sockets and of the agent's own workers are attributed to none, and not counted.
     pub(super) fn drain_vfs_errors(&mut self) {
         let Some(counters) = &self.counters else { return };
-        for (pid, errno, count) in counters.drain_vfs_errors() {
-            if self.own_errors.contains(&pid) {
-                continue;
+        let waiting = std::mem::take(&mut self.unattributed);
+        let fresh = counters.drain_vfs_errors();
+        for (pid, errno, count) in waiting {
+            if let Some(fs_type) = self.attributed.get(&pid) {
+                self.metrics.vfs_error(errno, fs_type.as_deref(), count);
             }
-            let fs_type = self.attributed.get(&pid).cloned().flatten();
-            self.metrics.vfs_error(errno, fs_type.as_deref(), count);
+        }
+        for (pid, errno, count) in fresh {
+            match self.attributed.get(&pid) {
+                Some(fs_type) => self.metrics.vfs_error(errno, fs_type.as_deref(), count),
+                None => self.unattributed.push((pid, errno, count)),
+            }
         }
         self.attributed.clear();
-        self.own_errors.clear();
     }
 
     fn losses(&self) -> Vec<Loss> {

@@ -101,8 +101,8 @@ pub struct Shell {
     draining: bool,
     /// The agent's own name, which its workers share.
     name: Option<String>,
-    /// Processes of its own that got errors since these were last counted.
-    pub(super) own_errors: HashSet<u32>,
+    /// Errors of which it was not known when they were read whose they are: the event may be on its way.
+    pub(super) unattributed: Vec<(u32, i32, u64)>,
     /// What looks at the mounts could not see, by reason: how often.
     pub(super) unseen: BTreeMap<&'static str, u64>,
     reported: HashSet<String>,
@@ -155,7 +155,7 @@ impl Shell {
             attributed: HashMap::new(),
             draining: false,
             name: crate::mounts::comm(std::process::id()),
-            own_errors: HashSet::new(),
+            unattributed: Vec::new(),
             unseen: BTreeMap::new(),
             reported: HashSet::new(),
         })
@@ -197,7 +197,10 @@ impl Shell {
             return;
         }
         for event in batch.drain(..) {
-            if !self.is_our_own(&event) && !self.is_about_a_socket(&event) {
+            if self.is_our_own(&event) || self.is_about_a_socket(&event) {
+                // The process's next error is told only when this one has been read.
+                self.drain_later();
+            } else {
                 self.handle(Event::Kernel(event));
             }
         }
@@ -209,13 +212,9 @@ impl Shell {
     }
 
     /// The agent's own workers ask the dead. They are known by their name, which is the agent's.
-    fn is_our_own(&mut self, event: &KernelEvent) -> bool {
+    fn is_our_own(&self, event: &KernelEvent) -> bool {
         let KernelEvent::VfsError { process, .. } = event else { return false };
-        let ours = process.comm.is_some() && process.comm == self.name;
-        if ours {
-            self.own_errors.insert(process.pid);
-        }
-        ours
+        process.comm.is_some() && process.comm == self.name
     }
 
     /// ENOTCONN is what sockets say, too: a call on a descriptor that is one concerns no file system.
@@ -294,9 +293,7 @@ impl Shell {
             Action::VfsErrorsWishChanged => drop(self.send_later(VFS_ERRORS_DELAY, Message::VfsErrorsDue)),
             Action::CountVfsErrors { pid, fs_type } => {
                 self.attributed.insert(pid, fs_type);
-                if !std::mem::replace(&mut self.draining, true) {
-                    self.send_later(VFS_ERRORS_DRAIN, Message::DrainVfsErrors);
-                }
+                self.drain_later();
             }
         }
     }
@@ -366,6 +363,12 @@ impl Shell {
                 let _ = queue.send(Event::Progress { connection, progress }.into());
             }
         });
+    }
+
+    fn drain_later(&mut self) {
+        if !std::mem::replace(&mut self.draining, true) {
+            self.send_later(VFS_ERRORS_DRAIN, Message::DrainVfsErrors);
+        }
     }
 
     /// Many can end at once, and each forgetting walks through the kernel's maps: they are forgotten together.

@@ -62,7 +62,8 @@ pub enum Command {
     /// deleted.
     ///
     /// The replacement is one of: a command to start the daemon (after `--`), a healthy mount of the same file system
-    /// (`--from`), or, with neither, what the policy's strategy for this path brings.
+    /// (`--from`), or, with neither, what somebody has mounted at the same place already, or the policy's command. How
+    /// the daemon was started is known only to an agent that saw it run.
     Heal(HealArgs),
     /// Work on policy files
     #[command(subcommand)]

@@ -24,7 +24,8 @@ pub const fn exit_code(verdict: Verdict) -> u8 {
 }
 
 const HEADINGS: [&str; 4] = ["HOOK", "BACKEND", "STATUS", "WHY, AND WHAT IS LOST"];
-const NAME_COLUMN: usize = 0;
+/// The last one is never cut, so none gives way: a hook's name is of no use in part.
+const NO_COLUMN: usize = HEADINGS.len() - 1;
 
 /// The table for people; the last line is the verdict.
 pub fn table(doctor: &Doctor, painter: Painter, terminal: Option<usize>) -> String {
@@ -67,7 +68,7 @@ const fn status_words(status: HookState) -> (&'static str, Style) {
 }
 
 fn hook_table(hooks: &[HookStatus]) -> Table<4> {
-    let mut table = Table::new(HEADINGS, NAME_COLUMN);
+    let mut table = Table::new(HEADINGS, NO_COLUMN);
     for HookStatus { name, backend, status, why, lost } in hooks {
         let (word, style) = status_words(*status);
         let why = why.as_deref().map(|why| text::printable(why.as_ref()));

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Ui;
 use super::args::{HealArgs, Output};
 use super::style::Style;
-use crate::model::Mount;
+use crate::model::{DeviceNumber, Mount};
 use crate::mounts::{NamespaceMounts, Scanner};
 use crate::policy::{Policy, StrategyChoice, Subject};
 use crate::recovery::{Bring, Features, Placement, Progress, RecoverJob, Replacement, plan};
@@ -86,7 +86,7 @@ async fn heal(arguments: &HealArgs, ui: &Ui) -> Result<u8, Stop> {
         ProbeOutcome::Failed(error) => return Err(failed(format!("{shown} can't be asked: {error}"))),
     }
     let dead: Vec<_> = own.mounts.iter().filter(|other| other.device == mount.device).cloned().collect();
-    let (bring, time) = bring(arguments, &own, mount, &pool).await?;
+    let (bring, time) = bring(arguments, &own, &dead, mount, &pool).await?;
     if arguments.dry_run {
         return show_plan(&own, &dead, &bring, arguments.output.output).map_err(failed);
     }
@@ -114,6 +114,7 @@ fn find<'m>(own: &'m NamespaceMounts, path: &Path) -> Result<&'m Mount, Stop> {
 async fn bring(
     arguments: &HealArgs,
     own: &NamespaceMounts,
+    all_dead: &[Mount],
     dead: &Mount,
     pool: &Pool,
 ) -> Result<(Bring, Duration), Stop> {
@@ -132,12 +133,13 @@ async fn bring(
             other => Err(Stop(FAILED, format!("{} does not serve: {other:?}", text::printable(from.as_os_str())))),
         };
     }
-    by_policy(arguments.policy.as_deref(), own, dead, pool).await
+    by_policy(arguments.policy.as_deref(), own, all_dead, dead, pool).await
 }
 
 async fn by_policy(
     file: Option<&Path>,
     own: &NamespaceMounts,
+    all_dead: &[Mount],
     dead: &Mount,
     pool: &Pool,
 ) -> Result<(Bring, Duration), Stop> {
@@ -150,9 +152,14 @@ async fn by_policy(
         let timeout = command.timeout;
         return Ok((Bring::Command { argv: command.argv.clone(), timeout, cgroups: Vec::new() }, timeout));
     }
+    // Type and source alone don't tell one volume from another (two buckets can have one source name): only what hangs where
+    // the dead one does was meant to replace it.
+    let at_its_place =
+        |mount: &Mount| all_dead.iter().any(|dead| dead.is_whole() && dead.mount_point == mount.mount_point);
     let same = own.mounts.iter().filter(|mount| {
         mount.device != dead.device
             && mount.is_whole()
+            && at_its_place(mount)
             && (&mount.fs_type, &mount.source) == (&dead.fs_type, &dead.source)
     });
     for mount in same {
@@ -160,8 +167,9 @@ async fn by_policy(
             return Ok((Bring::Existing(mount.clone()), Duration::ZERO));
         }
     }
-    let why = "nothing to replace it with: no healthy mount has its type and source, and how its daemon was started is \
-               known only to an agent that saw it run; name the command after `--`, or a healthy mount with --from";
+    let why = "nothing to replace it with: no healthy mount of its type and source is at the same place, and how its daemon \
+               was started is known only to an agent that saw it run; name the command after `--`, or a healthy mount \
+               with --from";
     Err(Stop(REFUSED, why.to_owned()))
 }
 
@@ -174,7 +182,10 @@ fn show_plan(own: &NamespaceMounts, dead: &[Mount], bring: &Bring, output: Outpu
             let words: Vec<_> = argv.iter().map(|word| text::printable(word)).collect();
             let first = format!("run `{}` and wait {} s at most for its mount", words.join(" "), timeout.as_secs());
             let whole = dead.iter().find(|mount| mount.is_whole()).or(dead.first());
-            let replacement = whole.map(|mount| Replacement { root: PathBuf::from("/"), ..Replacement::from(mount) });
+            // Its device is not known yet: one that nothing has.
+            let device = DeviceNumber { major: 0, minor: 0 };
+            let replacement =
+                whole.map(|mount| Replacement { device, root: PathBuf::from("/"), ..Replacement::from(mount) });
             (first, replacement.ok_or("nothing is dead")?)
         }
         Bring::Respawn(_) => return Err("a daemon can't be started again from here".to_owned()),

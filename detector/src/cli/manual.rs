@@ -59,7 +59,7 @@ pub const PAGES: &[Page] = &[
         examples: &[
             example("fuse-detector doctor", "what works on this machine"),
             example("fuse-detector mounts", "which FUSE file systems there are, dead ones included"),
-            example("fuse-detector watch", "tell of every death and hang as it happens"),
+            example("fuse-detector watch", "tell of every death as it happens"),
             example(
                 "fuse-detector run --policy /etc/fuse-detector/policy.yaml",
                 "the agent, healing as the policy says",

@@ -24,7 +24,7 @@ const SOURCE_COLUMN: usize = 5;
 /// The table for people. A connection's further mounts stand below its first.
 pub fn table(reports: &[ConnectionReport], painter: Painter, terminal: Option<usize>) -> String {
     if reports.is_empty() {
-        return "no FUSE file system is mounted in any namespace\n".to_owned();
+        return "no FUSE mount was found in the mount namespaces that can be seen\n".to_owned();
     }
     let mut table = Table::new(HEADINGS, SOURCE_COLUMN);
     for report in reports {

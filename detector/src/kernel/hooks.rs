@@ -117,7 +117,7 @@ pub(super) const HOOKS: [Hook; 6] = [
         tracepoint: "fuse_request_send",
         structures: &["fuse_req", "fuse_mount", "fuse_chan", "fuse_conn"],
         candidates: typed_then_raw!("fuse_request_send", "fuse_request_send_raw"),
-        lost: "the age and opcode of the oldest request are unknown; a hang is found by sampling `waiting`",
+        lost: "the age and opcode of the oldest request are unknown",
         on_demand: false,
     },
     Hook {

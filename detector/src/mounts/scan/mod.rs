@@ -54,7 +54,8 @@ pub enum Problem {
     Own(#[source] io::Error),
     /// The caller may not see the namespaces of some processes (CAP_SYS_PTRACE is missing).
     #[error(
-        "no access to the mount namespace of {processes} processes, for instance {first} (is CAP_SYS_PTRACE held?)"
+        "no access to the mount namespaces of some processes ({processes}; one is {first}): what is mounted only there is not \
+         seen. It takes CAP_SYS_PTRACE, and every capability that the process holds"
     )]
     Denied {
         /// How many.
