@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn nothing_mounted_is_said() {
-        assert!(table(&[], Painter::PLAIN, None).starts_with("no FUSE file system"));
+        assert!(table(&[], Painter::PLAIN, None).starts_with("no FUSE mount"));
         assert_eq!(json(&[]).unwrap(), "[]\n");
     }
 }

@@ -1,0 +1,60 @@
+//! `fuse-detector heal`, by hand: what it takes, what it refuses, and what it says.
+
+use std::ffi::OsStr;
+use std::fs;
+
+use fuse_detector_tests::heal::ask;
+use fuse_detector_tests::{Backend, Sandbox, Steerfs, agent, mountinfo, steerfs};
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// Runs it with JSON output: exit code, standard output, standard error.
+fn heal(sandbox: &Sandbox, arguments: &[&OsStr]) -> (Option<i32>, Value, String) {
+    let mut command = sandbox.command(agent::program());
+    let output = command.args(["heal", "--output", "json"]).args(arguments).output().expect("fuse-detector heal");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let data = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+    (output.status.code(), data, said)
+}
+
+#[test]
+fn another_volume_of_the_same_source_is_not_taken() {
+    Sandbox::run(Backend::Portable, |sandbox| {
+        let dead = Steerfs::mount(sandbox, "one", &["--source", "s3fs"]);
+        let other = Steerfs::mount(sandbox, "two", &["--source", "s3fs"]);
+        let path = dead.mount_point();
+        dead.kill(Signal::SIGKILL);
+        let (code, data, said) = heal(sandbox, &[path.as_os_str()]);
+        assert_eq!((code, data), (Some(3), Value::Null), "{said}");
+        assert!(said.contains("at the same place"), "{said}");
+        assert_eq!((ask(path), ask(other.mount_point())), (Err(Errno::ENOTCONN), Ok(())));
+        // Who names it is believed.
+        let (code, data, said) = heal(sandbox, &["--from".as_ref(), other.mount_point().as_os_str(), path.as_os_str()]);
+        assert_eq!((code, data), (Some(0), json!([{"mountPoint": path, "outcome": "healed"}])), "{said}");
+        assert_eq!(mountinfo::at(path)[0].device, other.device());
+    });
+}
+
+#[test]
+fn a_command_is_planned_then_run() {
+    Sandbox::run(Backend::Portable, |sandbox| {
+        let daemon = Steerfs::mount(sandbox, "data", &[]);
+        let path = daemon.mount_point();
+        let (code, data, said) = heal(sandbox, &[path.as_os_str()]);
+        assert_eq!((code, data), (Some(0), json!([])), "a living mount: {said}");
+        daemon.kill(Signal::SIGKILL);
+        let before = mountinfo::at(path);
+
+        let program = steerfs::program();
+        let command = ["--".as_ref(), program.as_os_str(), path.as_os_str()];
+        let planned = [&[path.as_os_str(), "--dry-run".as_ref()], command.as_slice()].concat();
+        let (code, data, said) = heal(sandbox, &planned);
+        assert_eq!(code, Some(0), "{data} {said}");
+        assert_eq!((mountinfo::at(path), ask(path)), (before, Err(Errno::ENOTCONN)), "nothing is done");
+
+        let (code, data, said) = heal(sandbox, &[&[path.as_os_str()], command.as_slice()].concat());
+        assert_eq!((code, data), (Some(0), json!([{"mountPoint": path, "outcome": "healed"}])), "{said}");
+        assert_eq!(fs::read_to_string(path.join("hello")).expect("read"), "hello from steerfs\n");
+    });
+}
