@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 
 use fuse_detector_tests::heal::ask;
-use fuse_detector_tests::{Backend, Sandbox, Steerfs, agent, mountinfo, steerfs};
+use fuse_detector_tests::{Backend, Sandbox, Steerfs, agent, mountinfo, steerfs, wait};
 use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -56,5 +57,29 @@ fn a_command_is_planned_then_run() {
         let (code, data, said) = heal(sandbox, &[&[path.as_os_str()], command.as_slice()].concat());
         assert_eq!((code, data), (Some(0), json!([{"mountPoint": path, "outcome": "healed"}])), "{said}");
         assert_eq!(fs::read_to_string(path.join("hello")).expect("read"), "hello from steerfs\n");
+    });
+}
+
+/// A lookup below a dead mount fails, and the kernel then takes away what is mounted there: so nothing is looked up there.
+#[test]
+fn looking_takes_no_mount_away() {
+    Sandbox::run(Backend::Portable, |sandbox| {
+        let above = Steerfs::mount(sandbox, "above", &[]);
+        let below = above.mount_point().join("sub");
+        let living = Steerfs::mount_on(sandbox, &below, &[]);
+        above.kill(Signal::SIGKILL);
+        wait::until("the kernel to have to ask for the name", || {
+            // RESOLVE_CACHED (include/uapi/linux/openat2.h).
+            let how = OpenHow::new().flags(OFlag::O_PATH).resolve(ResolveFlag::from_bits_retain(0x20));
+            (openat2(AT_FDCWD, &below, how).err() == Some(Errno::EAGAIN)).then_some(())
+        });
+        let mut command = sandbox.command(agent::program());
+        let output = command.args(["mounts", "--output", "json"]).output().expect("fuse-detector mounts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(mountinfo::at(&below).len(), 1, "it was taken away: {}", String::from_utf8_lossy(&output.stdout));
+        let (code, _, said) = heal(sandbox, &[below.as_os_str()]);
+        assert_eq!((code, mountinfo::at(&below).len()), (Some(1), 1), "{said}");
+        drop(living);
+        sandbox.run_command("umount", &["-l".as_ref(), above.mount_point().as_os_str()]);
     });
 }

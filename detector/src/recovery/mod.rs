@@ -27,4 +27,4 @@ pub use flapping::{FlapSettings, FlapWatch};
 pub use job::{Bring, CgroupMembership, LaunchSpec, Progress, RecoverJob};
 pub use plan::{Placement, Plan, Refusal, Refused, Replacement, Step, plan};
 pub use sys::MountTarget;
-pub(crate) use sys::{Looked, look_at};
+pub(crate) use sys::{Looked, is_of_the_dead, look_at};

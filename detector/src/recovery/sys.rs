@@ -9,7 +9,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags}
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use super::error::{RawErrno, RecoverError, Stage};
-use crate::model::{DeviceNumber, Mount, MountFlags, MountId, Propagation};
+use crate::model::{DeviceNumber, Mount, MountFlags, MountId, NamespaceId, Propagation};
+use crate::mounts::mountinfo;
 
 /// include/uapi/linux/mount.h, Linux 6.5.
 pub(super) const MOVE_MOUNT_BENEATH: u32 = 0x200;
@@ -66,8 +67,10 @@ pub(crate) enum Looked {
 /// A mount point's path is resolved without symbolic links: mountinfo shows names that have none, so one that is found
 /// there was put there since, by somebody who wants another place to be mounted on. `O_PATH` on the root of a dead or
 /// hung FUSE mount succeeds at once, and so does `statx` with `AT_STATX_DONT_SYNC` (fs/fuse/dir.c:
-/// `fuse_update_get_attr` asks the daemon only if it may). Directories above it are walked: if one of them lies in another
-/// FUSE file system that hangs, this hangs, too, which is why only worker processes call it.
+/// `fuse_update_get_attr` asks the daemon only if it may). Directories above it are walked, in the name cache alone where
+/// that suffices. Where one of them lies in another FUSE file system that hangs, this can hang, too, which is why only
+/// worker processes call it; and where that one is dead, it is not walked at all: the lookup would fail, and the kernel then
+/// takes away what is mounted below (`fuse_dentry_revalidate`, `d_invalidate` in fs/dcache.c).
 pub(crate) fn see(path: &Path) -> Result<Seen, (Stage, Errno)> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -78,11 +81,21 @@ pub(crate) fn see(path: &Path) -> Result<Seen, (Stage, Errno)> {
         }
         None => None,
     };
-    let open = |more| match &elsewhere {
+    let open_by = |resolve, more| match &elsewhere {
         Some((root, inner)) => {
             rustix::fs::openat2(root, inner, flags | more, Mode::empty(), resolve | ResolveFlags::IN_ROOT)
         }
         None => rustix::fs::openat2(CWD, path, flags | more, Mode::empty(), resolve),
+    };
+    let open = |more| match open_by(resolve | ResolveFlags::CACHED, more) {
+        // Not all of it is in the cache; or the kernel is older than 5.12 and doesn't know the flag.
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INVAL) => {
+            if is_dead_above(path) {
+                return Err(rustix::io::Errno::NOTCONN);
+            }
+            open_by(resolve, more)
+        }
+        opened => opened,
     };
     // Whether it is a directory is asked of the name cache, not of the file system, which may refuse to say.
     let (opened, is_directory) = match open(OFlags::DIRECTORY) {
@@ -95,6 +108,36 @@ pub(crate) fn see(path: &Path) -> Result<Seen, (Stage, Errno)> {
     let found = stat(fd.as_fd(), StatxFlags::empty()).map_err(|e| (Stage::Identify, raw(e)))?;
     let device = DeviceNumber { major: found.stx_dev_major, minor: found.stx_dev_minor };
     Ok(Seen { fd, device, id: MountId(found.stx_mnt_id), is_directory })
+}
+
+/// Whether the path leads through another FUSE file system that is dead. Each of them is asked, the outermost first, so that
+/// none is reached through a dead one.
+fn is_dead_above(path: &Path) -> bool {
+    let (process, inner) = match other_root(path) {
+        Some((root, inner)) => (root.parent().map(Path::to_owned).unwrap_or_default(), inner),
+        None => (PathBuf::from("/proc/thread-self"), path.to_owned()),
+    };
+    // Without a mount table nothing is known of the way; the walk itself will say what is wrong.
+    let Ok(table) = std::fs::read(process.join("mountinfo")) else { return false };
+    let mounts = mountinfo::parse(&table, NamespaceId(0)).mounts.into_iter().map(|mount| mount.mount_point);
+    let mut above: Vec<_> = mounts.filter(|place| inner != *place && inner.starts_with(place)).collect();
+    above.sort_by_key(|place| place.as_os_str().len());
+    above.dedup();
+    let root = (path != inner).then(|| process.join("root"));
+    above.iter().any(|place| {
+        let place = match &root {
+            Some(root) => root.join(place.strip_prefix("/").unwrap_or(place)),
+            None => place.clone(),
+        };
+        let opened = rustix::fs::open(&place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        opened.is_ok_and(|fd| rustix::fs::fstatfs(fd).is_err_and(is_of_the_dead))
+    })
+}
+
+/// What every request on a dead connection is refused with.
+pub(crate) fn is_of_the_dead(errno: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)
 }
 
 /// Of a path through `/proc/PID/root`, which leads into another mount namespace (proc_pid_root(5)): that link, which has to

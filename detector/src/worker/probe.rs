@@ -6,7 +6,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use super::owner::as_owner;
 use super::protocol::ProbeForm;
 use crate::model::Mount;
-use crate::recovery::{Looked, MountTarget, RecoverError, look_at};
+use crate::recovery::{Looked, MountTarget, RecoverError, is_of_the_dead, look_at};
 
 /// A mount to be asked whether its daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,11 +74,6 @@ fn answers(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
         Err(errno) if is_of_the_dead(errno) => first,
         Ok(_) | Err(_) => Ok(()),
     }
-}
-
-fn is_of_the_dead(errno: rustix::io::Errno) -> bool {
-    use rustix::io::Errno;
-    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)
 }
 
 /// The worker's half of a probe.

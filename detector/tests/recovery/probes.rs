@@ -14,6 +14,16 @@ fn signal(daemon: &Daemon, signal: Signal) {
     kill(Pid::from_raw(daemon.pid().try_into().unwrap()), signal).unwrap();
 }
 
+/// Stops it. A thread that has not stopped yet could still read a request, and whoever waits for that can't be killed.
+fn stop(daemon: &Daemon) {
+    signal(daemon, Signal::SIGSTOP);
+    let stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+    until("each of its threads has stopped", || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+        tasks.flatten().all(|task| fs::read_to_string(task.path().join("stat")).is_ok_and(stopped))
+    });
+}
+
 #[test]
 fn a_probe_tells_alive_from_dead_from_gone() {
     let stage = Stage::new(MsFlags::MS_SHARED);
@@ -78,7 +88,7 @@ fn an_owners_daemon_is_really_asked() {
         // The same worker is root again afterwards.
         assert_eq!(pool.probe(target.clone(), PATIENCE).await, ProbeOutcome::Alive);
         assert_eq!(pool.stats().spawned, pool.stats().alive);
-        signal(&daemon, Signal::SIGSTOP);
+        stop(&daemon);
         let short = Duration::from_millis(100);
         assert_eq!(pool.probe(target.clone(), short).await, ProbeOutcome::TimedOut);
         let as_root = ProbeTarget { owner: None, ..target.clone() };
@@ -97,7 +107,7 @@ fn a_hung_mount_costs_one_worker_and_delays_nobody() {
     let (hung, well) = (ProbeTarget::from(&only(&hung)), ProbeTarget::from(&only(&well)));
     block_on(async {
         let pool = Pool::start(config()).unwrap();
-        signal(&stopped, Signal::SIGSTOP);
+        stop(&stopped);
         let deadline = Duration::from_millis(300);
         let slow = tokio::spawn({
             let pool = pool.clone();

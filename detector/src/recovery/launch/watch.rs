@@ -121,7 +121,8 @@ impl Watch<'_> {
             if self.known.contains(&mount.id) {
                 continue;
             }
-            let replaces = |dead: &&Mount| dead.mount_point == mount.mount_point && dead.device != mount.device;
+            // It can have the dead one's number, if that was unmounted meanwhile.
+            let replaces = |dead: &&Mount| dead.mount_point == mount.mount_point;
             let Some(dead) = self.job.dead.iter().find(replaces).map(|dead| dead.device) else { continue };
             if !self.waiting.contains(&dead) || asking.iter().any(|other| other.dead == dead) {
                 continue;
