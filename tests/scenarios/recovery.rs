@@ -17,6 +17,7 @@ scenarios!(
     command_heals,
     rebind_to_what_the_driver_brought,
     driver_heals_first,
+    heals_again_after_a_restart,
 );
 
 /// S3: a command that fails twice, then blocks.
@@ -211,4 +212,26 @@ fn driver_heals_first(sandbox: &Sandbox) {
     let attempts = fs::read_to_string(&runs).expect("the commands' log");
     assert_eq!(attempts.lines().filter(|line| *line == "mnt").count(), 1, "nothing is done twice");
     assert_eq!(agent.seen(|event| event.is("recoveryFailed", path)).len(), 1);
+}
+
+/// What the agent has healed once is healed again by one that is started later, after an upgrade say: it knows the daemon
+/// that the first one launched.
+fn heals_again_after_a_restart(sandbox: &Sandbox) {
+    let options = Options::heal(sandbox, "respawn");
+    let mut agent = Agent::start(sandbox, &options);
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    let before = Before::look(&[path.to_owned()]);
+    daemon.kill(Signal::SIGKILL);
+    before.wait_healed(&mut agent);
+    drop(agent);
+
+    let mut agent = Agent::start(sandbox, &options);
+    agent.wait("ready", path);
+    daemon.successor().kill(Signal::SIGKILL);
+    let dead = agent.wait("dead", path);
+    assert_eq!(dead.mounts().len(), 1, "what hangs in the daemon's own namespace is nobody's: {dead}");
+    let recovered = before.wait_healed(&mut agent);
+    assert_eq!(recovered.text("/strategy"), "respawn", "{recovered}");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::connection::Connection;
 use super::event::{Action, Found};
-use super::launch::Launch;
+use super::launch::{Launch, is_launched_for};
 use super::node::Node;
 use crate::health::{DaemonEnd, ExitSource, Input};
 use crate::model::{Boottime, ConnectionId, Daemon, ExitStatus, Process};
@@ -97,6 +97,9 @@ impl Node {
 
     pub(super) fn remembered(&mut self, pid: u32, record: Option<&DaemonRecord>) {
         let launch = record.map(|record| Arc::new(Launch::of(record, self.setting.own)));
+        if let Some(record) = record.filter(|record| is_launched_for(record, self.setting.own)) {
+            self.disown(record.mount_namespace);
+        }
         let Some(watched) = self.processes.get_mut(&pid) else { return };
         watched.being_read = false;
         let served: Vec<_> = watched.serves.iter().copied().collect();

@@ -1,8 +1,11 @@
 //! How a dead daemon is started again, and whether the agent may.
 
+use std::ffi::OsString;
+use std::path::Path;
+
 use crate::model::NamespaceId;
 use crate::mounts::{CgroupMembership, DaemonRecord};
-use crate::recovery::{self, LaunchSpec};
+use crate::recovery::{self, LAUNCHED_FOR, LaunchSpec};
 
 /// What was taken down of a daemon while it ran.
 #[derive(Debug, Clone)]
@@ -20,7 +23,8 @@ impl Launch {
         Self {
             spec: spec(record),
             in_container: record.cgroups.iter().any(is_containers),
-            in_own_namespace: record.mount_namespace == own,
+            in_own_namespace: record.root == Path::new("/")
+                && (record.mount_namespace == own || is_launched_for(record, own)),
         }
     }
 }
@@ -37,6 +41,12 @@ impl Launch {
     }
 }
 
+/// The agent, perhaps one that ran before this one, launched it to serve there, in a mount namespace made for it.
+pub(super) fn is_launched_for(record: &DaemonRecord, own: NamespaceId) -> bool {
+    let mark = OsString::from(format!("{LAUNCHED_FOR}={}", own.0));
+    record.mount_namespace != own && record.env.contains(&mark)
+}
+
 /// What of the record it takes to start the daemon again.
 fn spec(record: &DaemonRecord) -> LaunchSpec {
     let cgroups = record.cgroups.iter().map(|membership| recovery::CgroupMembership {
@@ -46,7 +56,7 @@ fn spec(record: &DaemonRecord) -> LaunchSpec {
     LaunchSpec {
         exe: record.exe.clone(),
         argv: record.argv.clone(),
-        env: record.env.clone(),
+        env: record.env.iter().filter(|entry| !is_mark(entry)).cloned().collect(),
         cwd: record.cwd.clone(),
         uid: record.credentials.uid,
         gid: record.credentials.gid,
@@ -56,6 +66,10 @@ fn spec(record: &DaemonRecord) -> LaunchSpec {
         umask: record.umask,
         limits: record.limits.clone(),
     }
+}
+
+fn is_mark(entry: &OsString) -> bool {
+    entry.as_encoded_bytes().strip_prefix(LAUNCHED_FOR.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
 }
 
 /// Container managers name a container's cgroup after its id, 64 hexadecimal digits (containerd's cgroupfs driver), with

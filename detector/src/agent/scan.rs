@@ -141,6 +141,18 @@ impl Node {
         seen.any(|dead| clone_of(dead).is_some_and(|clone| ids.iter().all(|id| *id < clone)))
     }
 
+    /// The namespace was made for a daemon: what a look has seen there is nobody's.
+    pub(super) fn disown(&mut self, namespace: NamespaceId) {
+        self.private.insert(namespace, self.now);
+        let there = |mount: &Mount| mount.namespace == namespace;
+        let seen = self.connections.values().filter(|known| known.mounts.iter().any(there));
+        let kept = |known: &Connection| known.mounts.iter().filter(|mount| !there(mount)).cloned().collect();
+        let left: Vec<(DeviceNumber, Vec<Mount>)> = seen.map(|known| (known.id.device, kept(known))).collect();
+        for (device, mounts) in left {
+            self.update_mounts(device, mounts);
+        }
+    }
+
     fn update_mounts(&mut self, device: DeviceNumber, mounts: Vec<Mount>) {
         if mounts.is_empty() && self.current(device).is_none() {
             return;

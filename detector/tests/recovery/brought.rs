@@ -38,6 +38,7 @@ pub fn remember(pid: u32) -> LaunchSpec {
     };
     // Its order means nothing, and programs that start themselves again change it.
     let mut env = split(read("environ"));
+    env.retain(|entry| !entry.as_encoded_bytes().starts_with(b"FUSE_DETECTOR_NAMESPACE="));
     env.sort();
     LaunchSpec {
         exe: link("exe"),

@@ -223,3 +223,23 @@ fn a_containers_copy_that_stays_dead_does_not_die_again() {
     did.append(bench.look_everywhere());
     assert!(did.told().is_empty() && did.probed().is_empty() && did.brought().is_empty(), "{did:?}");
 }
+
+/// Another agent, or this one before it was started anew, has healed it once: its daemon lives in a namespace made for it.
+#[test]
+fn a_daemon_that_an_agent_launched_before_is_started_again() {
+    const PRIVATE: NamespaceId = NamespaceId(4_026_532_200);
+    let mut bench = Bench::with(HEAL);
+    bench.mount(45, "/mnt/a");
+    // What hangs there is nobody's.
+    bench.namespaces.insert(PRIVATE, DAEMON);
+    bench.mount_in(PRIVATE, 45, "/mnt/a");
+    bench.look_everywhere();
+    bench.initialised(45, DAEMON);
+    let mark = format!("FUSE_DETECTOR_NAMESPACE={}", OWN.0);
+    let env = vec!["A=b".into(), mark.into()];
+    let launched = DaemonRecord { mount_namespace: PRIVATE, env, ..record(DAEMON, "testfs") };
+    bench.on(Event::Remembered { pid: DAEMON, record: Some(Box::new(launched)) });
+    let did = bench.die(connection(45, 1), DAEMON);
+    assert_eq!(did.told_of()[0], "dead /mnt/a");
+    assert!(matches!(did.job().bring, Bring::Respawn(spec) if spec.env == ["A=b"]), "{did:?}");
+}

@@ -10,9 +10,13 @@ use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
 
 use super::cgroup;
 use super::stderr::Stderr;
-use crate::model::Mount;
+use crate::model::{Mount, NamespaceId};
 use crate::mounts::Limit;
 use crate::recovery::{Bring, LaunchSpec, RecoverJob};
+
+/// In the environment of what is launched: the mount namespace for which it serves, although it lives in another one. An
+/// agent that is started later knows it by that.
+pub const LAUNCHED_FOR: &str = "FUSE_DETECTOR_NAMESPACE";
 
 /// What a process takes on between fork and exec, in this order: the cgroup and the OOM score need the launcher's rights.
 struct Identity {
@@ -24,7 +28,7 @@ struct Identity {
 }
 
 /// Starts what the job wants started. The second value is its name, for messages.
-pub(super) fn start(job: &RecoverJob, stderr: &Stderr) -> io::Result<(Child, String)> {
+pub(super) fn start(job: &RecoverJob, host: NamespaceId, stderr: &Stderr) -> io::Result<(Child, String)> {
     let mountinfo = std::fs::read("/proc/self/mountinfo")?;
     let (mut command, identity) = match &job.bring {
         Bring::Respawn(spec) => respawn(spec, &mountinfo),
@@ -35,6 +39,7 @@ pub(super) fn start(job: &RecoverJob, stderr: &Stderr) -> io::Result<(Child, Str
         }
         Bring::Existing(_) => return Err(io::ErrorKind::Unsupported.into()),
     };
+    command.env(LAUNCHED_FOR, host.0.to_string());
     let name = PathBuf::from(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.writer()?);
     // SAFETY: the launcher has one thread, so between fork and exec everything may be done that one process may do.

@@ -39,15 +39,16 @@ pub(super) fn main(job: &RecoverJob, channel: Channel, deadline: Instant) -> ! {
 
 fn launch_and_serve(job: &RecoverJob, channel: &Channel, deadline: Instant) -> Result<(), RecoverError> {
     let place = job.dead.first().map(|mount| mount.mount_point.clone()).unwrap_or_default();
+    let namespace = || own_namespace().map_err(RecoverError::kernel(Stage::MakeNamespace, "/proc/thread-self/ns/mnt"));
+    let host = namespace()?;
     isolate(&place)?;
-    let NamespaceId(namespace) =
-        own_namespace().map_err(RecoverError::kernel(Stage::MakeNamespace, "/proc/thread-self/ns/mnt"))?;
+    let NamespaceId(namespace) = namespace()?;
     tell(channel, &FromGuardian::Isolated { namespace }, &place)?;
     clear_away(job)?;
     let known = shed_others(job)?;
     let children = watch_children(&place)?;
     let stderr = Stderr::new().map_err(RecoverError::kernel(Stage::Launch, &place))?;
-    let (child, name) = child::start(job, &stderr).map_err(RecoverError::kernel(Stage::Launch, &place))?;
+    let (child, name) = child::start(job, host, &stderr).map_err(RecoverError::kernel(Stage::Launch, &place))?;
     tell(channel, &FromGuardian::Launched { pid: child.id() }, &place)?;
 
     // After the start: the program's limit stays.

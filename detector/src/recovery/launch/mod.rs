@@ -20,6 +20,8 @@ mod shed;
 mod stderr;
 mod watch;
 
+pub use self::child::LAUNCHED_FOR;
+
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
