@@ -108,7 +108,7 @@ impl Connection {
 
     /// It was last seen in other mount namespaces only: changes there are not notified.
     pub fn is_elsewhere(&self, own: NamespaceId) -> bool {
-        !self.mounts.is_empty() && !self.is_here(own)
+        self.is_mounted_beside(own) && !self.is_here(own)
     }
 
     /// It is mounted in other mount namespaces, too.

@@ -240,7 +240,7 @@ fn covered<'a>(mounts: impl Iterator<Item = &'a Mount>, children: &[ChildMount])
     }
     let covers = |mount: &Mount| {
         let on_it = hanging.get(&(mount.namespace, mount.id));
-        on_it.is_some_and(|children| children.iter().any(|child| child.mount_point == mount.mount_point))
+        on_it.is_some_and(|children| children.iter().any(|child| child.covers(mount)))
     };
     mounts.filter(|mount| covers(mount)).map(|mount| (mount.namespace, mount.id)).collect()
 }

@@ -86,7 +86,7 @@ async fn heal(arguments: &HealArgs, ui: &Ui) -> Result<u8, Stop> {
         ProbeOutcome::Failed(error) => return Err(failed(format!("{shown} can't be asked: {error}"))),
     }
     let dead: Vec<_> = own.mounts.iter().filter(|other| other.device == mount.device).cloned().collect();
-    let (bring, time) = bring(arguments, &own, &dead, mount, &pool).await?;
+    let (bring, time) = bring(arguments, &own, mount, &pool).await?;
     if arguments.dry_run {
         return show_plan(&own, &dead, &bring, arguments.output.output).map_err(failed);
     }
@@ -99,10 +99,7 @@ fn find<'m>(own: &'m NamespaceMounts, path: &Path) -> Result<&'m Mount, Stop> {
     let path = std::path::absolute(path).map_err(|error| Stop(FAILED, format!("{}: {error}", path.display())))?;
     let on_it = own.mounts.iter().filter(|mount| path.starts_with(&mount.mount_point));
     // Of several at one place, the one that no other hangs on. Their order in mountinfo says nothing (MOVE_MOUNT_BENEATH).
-    let covered = |mount: &Mount| {
-        let on_it = own.children.iter().filter(|child| child.parent == mount.id);
-        on_it.into_iter().any(|child| child.mount_point == mount.mount_point)
-    };
+    let covered = |mount: &Mount| own.children.iter().any(|child| child.covers(mount));
     let deepest = on_it.max_by_key(|mount| (mount.mount_point.as_os_str().len(), !covered(mount)));
     deepest.ok_or_else(|| {
         let path = text::printable(path.as_os_str());
@@ -114,7 +111,6 @@ fn find<'m>(own: &'m NamespaceMounts, path: &Path) -> Result<&'m Mount, Stop> {
 async fn bring(
     arguments: &HealArgs,
     own: &NamespaceMounts,
-    all_dead: &[Mount],
     dead: &Mount,
     pool: &Pool,
 ) -> Result<(Bring, Duration), Stop> {
@@ -133,13 +129,12 @@ async fn bring(
             other => Err(Stop(FAILED, format!("{} does not serve: {other:?}", text::printable(from.as_os_str())))),
         };
     }
-    by_policy(arguments.policy.as_deref(), own, all_dead, dead, pool).await
+    by_policy(arguments.policy.as_deref(), own, dead, pool).await
 }
 
 async fn by_policy(
     file: Option<&Path>,
     own: &NamespaceMounts,
-    all_dead: &[Mount],
     dead: &Mount,
     pool: &Pool,
 ) -> Result<(Bring, Duration), Stop> {
@@ -154,8 +149,8 @@ async fn by_policy(
     }
     // Type and source alone don't tell one volume from another (two buckets can have one source name): only what hangs where
     // the dead one does was meant to replace it.
-    let at_its_place =
-        |mount: &Mount| all_dead.iter().any(|dead| dead.is_whole() && dead.mount_point == mount.mount_point);
+    let places: Vec<_> = own.mounts.iter().filter(|mount| mount.device == dead.device && mount.is_whole()).collect();
+    let at_its_place = |mount: &Mount| places.iter().any(|dead| dead.mount_point == mount.mount_point);
     let same = own.mounts.iter().filter(|mount| {
         mount.device != dead.device
             && mount.is_whole()

@@ -144,7 +144,7 @@ fn dead_at(mount: &Mount) -> Result<Option<Seen>, RecoverError> {
     let path = &mount.mount_point;
     let Looked::Same(seen) = sys::look_at(&mount.into())? else { return Ok(None) };
     match ask(seen.fd.as_fd(), mount.owner_only()) {
-        Err(AskError::Answer(Errno::ENOTCONN | Errno::ECONNABORTED | Errno::ECONNREFUSED)) => Ok(Some(seen)),
+        Err(AskError::Dead(_)) => Ok(Some(seen)),
         Err(AskError::Owner(errno)) => {
             Err(RecoverError::Kernel { stage: Stage::BecomeOwner, path: path.clone(), errno })
         }
@@ -208,7 +208,7 @@ fn verify(path: &Path, expected: DeviceNumber, owner: Option<(u32, u32)>) -> Res
     }
     match ask(seen.fd.as_fd(), owner) {
         Ok(()) => Ok(Outcome::Healed { device: seen.device, at: Boottime::now() }),
-        Err(AskError::Answer(errno)) => {
+        Err(AskError::Dead(errno) | AskError::Answer(errno)) => {
             Err(RecoverError::Kernel { stage: Stage::Verify, path: path.to_owned(), errno })
         }
         Err(AskError::Owner(errno)) => {

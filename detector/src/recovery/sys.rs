@@ -134,7 +134,7 @@ fn is_dead_above(path: &Path) -> bool {
     })
 }
 
-/// What every request on a dead connection is refused with.
+/// What every request on a dead connection is refused with. ECONNREFUSED: FUSE_INIT failed (`fuse_get_req` in fs/fuse/dev.c).
 pub(crate) fn is_of_the_dead(errno: rustix::io::Errno) -> bool {
     use rustix::io::Errno;
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)

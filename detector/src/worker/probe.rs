@@ -46,7 +46,9 @@ pub enum ProbeOutcome {
 /// Why [`ask`] has no good news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AskError {
-    /// What statfs returned.
+    /// The kernel refuses, as it does every request on a dead connection.
+    Dead(Errno),
+    /// Another error that statfs returned.
     Answer(Errno),
     /// The owner's ids could not be taken on.
     Owner(Errno),
@@ -59,7 +61,10 @@ pub(crate) fn ask(file: BorrowedFd<'_>, owner: Option<(u32, u32)>) -> Result<(),
         Some(owner) => as_owner(owner, || answers(file)).map_err(AskError::Owner)?,
         None => answers(file),
     };
-    answer.map_err(|errno| AskError::Answer(Errno::from_raw(errno.raw_os_error())))
+    answer.map_err(|errno| {
+        let kind = if is_of_the_dead(errno) { AskError::Dead } else { AskError::Answer };
+        kind(Errno::from_raw(errno.raw_os_error()))
+    })
 }
 
 /// A daemon can answer statfs with ENOTCONN itself, so an error of a dead connection has to be confirmed by another
@@ -86,10 +91,7 @@ pub(super) fn probe(mount: &MountTarget, owner: Option<(u32, u32)>) -> ProbeForm
     };
     match ask(seen.fd.as_fd(), owner) {
         Ok(()) => ProbeForm::Alive,
-        // ECONNREFUSED: FUSE_INIT failed (`fuse_get_req` in fs/fuse/dev.c).
-        Err(AskError::Answer(errno @ (Errno::ENOTCONN | Errno::ECONNABORTED | Errno::ECONNREFUSED))) => {
-            ProbeForm::Dead { errno: errno as i32 }
-        }
+        Err(AskError::Dead(errno)) => ProbeForm::Dead { errno: errno as i32 },
         Err(AskError::Answer(Errno::EACCES | Errno::EPERM) | AskError::Owner(_)) => ProbeForm::Denied,
         // The daemon's own answer, EIO or ENOSYS say: it lives.
         Err(AskError::Answer(_)) => ProbeForm::Alive,

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuse_detector::model::Mount;
 use fuse_detector::recovery::{Bring, CgroupMembership, LaunchSpec, Progress};
@@ -40,6 +40,7 @@ pub fn remember(pid: u32) -> LaunchSpec {
     let mut env = split(read("environ"));
     env.retain(|entry| !entry.as_encoded_bytes().starts_with(b"FUSE_DETECTOR_NAMESPACE="));
     env.sort();
+    let record = fuse_detector::mounts::remember(pid).unwrap();
     LaunchSpec {
         exe: link("exe"),
         argv: split(read("cmdline")),
@@ -50,8 +51,8 @@ pub fn remember(pid: u32) -> LaunchSpec {
         groups: numbers("Groups:"),
         cgroups: cgroups.lines().map(cgroup).collect(),
         oom_score_adj: Some(String::from_utf8(read("oom_score_adj")).unwrap().trim().parse().unwrap()),
-        umask: Some(fuse_detector::mounts::remember(pid).unwrap().umask.unwrap()),
-        limits: fuse_detector::mounts::remember(pid).unwrap().limits,
+        umask: record.umask,
+        limits: record.limits,
     }
 }
 
@@ -287,6 +288,21 @@ fn the_agents_end_ends_what_is_not_yet_ready() {
     until("nothing that was launched is left", || processes_with("4243".as_ref()).is_empty());
 }
 
+/// A cgroup's directory, removed also when the test fails, with the processes in it.
+struct Cgroup(PathBuf);
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
+            let _ = kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGKILL);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while self.0.exists() && fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn the_daemon_is_put_into_its_cgroup_and_session() {
     let stage = Stage::new(MsFlags::MS_SHARED);
@@ -296,8 +312,9 @@ fn the_daemon_is_put_into_its_cgroup_and_session() {
         eprintln!("skipped: no cgroup version 1 hierarchy of pids here");
         return;
     };
+    let cgroup = Cgroup(cgroup.keep());
     let daemon = stage.serve(&place);
-    fs::write(cgroup.path().join("cgroup.procs"), daemon.pid().to_string()).unwrap();
+    fs::write(cgroup.0.join("cgroup.procs"), daemon.pid().to_string()).unwrap();
     fs::write(format!("/proc/{}/oom_score_adj", daemon.pid()), "321").unwrap();
     let pid = rustix::process::Pid::from_raw(daemon.pid().cast_signed());
     let files = Rlimit { current: Some(321), maximum: Some(654) };
@@ -331,9 +348,8 @@ fn the_daemon_is_put_into_its_cgroup_and_session() {
         nix::mount::umount(&place).unwrap();
         until("the daemon exits", || !is_running(pid));
     });
-    // A cgroup's directory has files that can't be removed; rmdir(2) takes them along.
-    let path = cgroup.keep();
-    until("the cgroup is empty", || fs::remove_dir(&path).is_ok());
+    // Its files can't be removed one by one; rmdir(2) takes them along.
+    until("the cgroup is empty", || fs::remove_dir(&cgroup.0).is_ok());
 }
 
 #[test]

@@ -46,6 +46,13 @@ pub struct ChildMount {
     pub fs_type: String,
 }
 
+impl ChildMount {
+    /// Whether it hangs on the very place of the mount, whose path then leads to it.
+    pub fn covers(&self, mount: &Mount) -> bool {
+        (self.namespace, self.parent) == (mount.namespace, mount.id) && self.mount_point == mount.mount_point
+    }
+}
+
 /// A line that says something about a mount that can't be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {error}")]

@@ -28,7 +28,7 @@ fn question(mount: &Mount) -> Result<(), Errno> {
         Ok(Looked::Same(seen)) => match ask(seen.fd.as_fd(), mount.owner_only()) {
             // The daemon's own error is an answer, too.
             Ok(()) | Err(AskError::Answer(Errno::ENOSYS | Errno::EIO | Errno::EOPNOTSUPP)) => Ok(()),
-            Err(AskError::Answer(errno) | AskError::Owner(errno)) => Err(errno),
+            Err(AskError::Dead(errno) | AskError::Answer(errno) | AskError::Owner(errno)) => Err(errno),
         },
         Ok(Looked::Gone) => Err(Errno::ENOENT),
         Err(_) => Err(Errno::EIO),

@@ -214,7 +214,9 @@ pub const EVENTS_LOST: Description = metric(
     "Events and lines of output that were lost",
     "Stage `kernel` is what the kernel programs could not hand over (a full ring or table), `ring` what could not be \
      read from the ring; the state is then rebuilt from the kernel's own tables. Stage `mounts` \
-     is what a look at the mount tables could not read or not understand, each time: what was known of it stays. Stages `output` and `log` are lines that the reader of standard output or standard error did not take in time (`full`) or at all (`closed`).",
+     is what a look at the mount tables could not read or not understand, each time: what was known of it stays. \
+     Stages `output` and `log` are lines that the reader of standard output or standard error did not take in time \
+     (`full`) or at all (`closed`).",
 );
 /// Hooks.
 pub const HOOK_ATTACHED: Description = metric(
