@@ -59,7 +59,9 @@ fn one_daemon_with_many_mounts_and_many_daemons_with_one(sandbox: &Sandbox) {
         let first = twice.first().map(|(path, _)| agent.seen(|event| event.is_at(path.as_ref())));
         assert!(twice.is_empty(), "{kind} told more than once: {twice:?}; first: {first:#?}");
     }
-    assert!(agent.metric("fuse_detector_events_lost_total", &[]) == 0.0, "nothing is lost");
+    let mut lost = agent.metrics("fuse_detector_events_lost_total", &[]);
+    lost.retain(|sample| sample.value != 0.0);
+    assert!(lost.is_empty(), "lost: {lost:#?}");
 }
 
 fn occurrences(events: &[Event]) -> BTreeMap<String, usize> {

@@ -256,11 +256,17 @@ fn look_into(namespace: NamespaceId, pids: &[u32]) -> Result<Option<(u32, Namesp
                 return Ok(Some((pid, mounts)));
             }
             Ok(_) => {}
-            Err(error) if proc::is_gone(&error) => {}
+            Err(error) if proc::is_gone(&error) || is_without_namespaces(&error) => {}
             Err(source) => problem = Some(Problem::MountTable { namespace, pid, source }),
         }
     }
     problem.map_or(Ok(None), Err)
+}
+
+/// The process is a zombie that gave up its namespaces since: so says `mounts_open_common` (fs/proc_namespace.c), where
+/// the links below /proc/PID/ns say ENOENT.
+fn is_without_namespaces(error: &io::Error) -> bool {
+    rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::INVAL)
 }
 
 /// Whether the process's root is that of its namespace. The link is text that the kernel makes from what it has in

@@ -177,3 +177,15 @@ fn stacked_mounts_are_all_there() {
         assert!(own.children.iter().any(|child| child.parent == lower.id && child.fs_type == "fuse"));
     });
 }
+
+/// A process can end between the look at its namespace and the look at its mount table.
+#[test]
+fn a_namespace_of_which_only_a_zombie_is_left_is_no_problem() {
+    let mut child = Command::new("true").spawn().unwrap();
+    let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::waitid(rustix::process::WaitId::Pid(pid), ended).unwrap();
+    let looked = look_into(thread_namespace(), &[child.id()]);
+    child.wait().unwrap();
+    assert!(matches!(looked, Ok(None)), "{looked:?}");
+}
