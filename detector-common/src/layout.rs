@@ -13,6 +13,15 @@ pub struct Layout {
     pub owner_connection: u32,
     /// `fuse_conn.dev`: the connection's number, a kernel `dev_t`.
     pub connection_device: u32,
+    /// `fuse_conn.connected`, or `fuse_chan.connected` since 7.2; see [`Self::has_chan`].
+    pub connected: u32,
+    /// No offset: 1 where the kernel has `fuse_chan` (7.2). Functions that were given a `fuse_conn` before then are given a
+    /// `fuse_chan` (`fuse_chan_abort`), those that were given a `fuse_mount`, too (`fuse_get_req`).
+    pub has_chan: u32,
+    /// No offset: which argument of `fuse_get_req` is the `fuse_mount` or `fuse_chan`, 0 or 1.
+    pub refused_argument: u32,
+    /// `fuse_req.flags`: bits numbered by `enum fuse_req_flag`.
+    pub request_flags: u32,
     /// `fuse_req.in.h.opcode`
     pub request_opcode: u32,
     /// `fuse_req.in.h.pid`: who asks, as seen from the daemon's pid namespace; 0 when invisible there.
@@ -57,6 +66,10 @@ impl Layout {
         request_owner: Self::NOWHERE,
         owner_connection: Self::NOWHERE,
         connection_device: Self::NOWHERE,
+        connected: Self::NOWHERE,
+        has_chan: Self::NOWHERE,
+        refused_argument: Self::NOWHERE,
+        request_flags: Self::NOWHERE,
         request_opcode: Self::NOWHERE,
         request_pid: Self::NOWHERE,
         reply_error: Self::NOWHERE,
@@ -119,7 +132,7 @@ impl CallTable {
 }
 
 const _: () = {
-    assert!(size_of::<Layout>() == 20 * 4);
+    assert!(size_of::<Layout>() == 24 * 4);
     assert!(size_of::<CallTable>() == 17 * 8);
 };
 

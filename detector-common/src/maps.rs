@@ -112,10 +112,12 @@ pub struct RequestError {
     pub errno: u32,
 }
 
-/// Key of the counters of system calls that returned an error of a dead connection.
+/// Key of the counters of calls that failed with an error of a dead connection.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CallError {
+    /// Device number; 0 when only the system call's result is known.
+    pub device: u32,
     /// Thread group id.
     pub tgid: u32,
     /// Positive errno.
@@ -142,11 +144,13 @@ pub enum Loss {
     CallErrors = 6,
     /// A kernel structure could not be read.
     Unreadable = 7,
+    /// No room to note from which function a connection is aborted: the cause of that abort is unknown.
+    AbortPaths = 8,
 }
 
 impl Loss {
     /// Every one, in the order of the array.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::RingFull,
         Self::Connections,
         Self::InFlight,
@@ -155,13 +159,14 @@ impl Loss {
         Self::RequestErrors,
         Self::CallErrors,
         Self::Unreadable,
+        Self::AbortPaths,
     ];
 
     /// Whether it leaves the reader with a wrong picture of what lives, and not merely without a figure.
     pub const fn hides_events(self) -> bool {
         match self {
             Self::RingFull | Self::Connections | Self::Daemons | Self::Served | Self::Unreadable => true,
-            Self::InFlight | Self::RequestErrors | Self::CallErrors => false,
+            Self::InFlight | Self::RequestErrors | Self::CallErrors | Self::AbortPaths => false,
         }
     }
 
@@ -176,6 +181,7 @@ impl Loss {
             Self::RequestErrors => "request_errors_full",
             Self::CallErrors => "call_errors_full",
             Self::Unreadable => "unreadable",
+            Self::AbortPaths => "abort_paths_full",
         }
     }
 }
@@ -190,7 +196,7 @@ const _: () = {
     assert!(BUCKETS.is_power_of_two());
     assert!(size_of::<Served>() == 8);
     assert!(size_of::<RequestError>() == 8);
-    assert!(size_of::<CallError>() == 8);
+    assert!(size_of::<CallError>() == 12);
 };
 
 #[cfg(test)]

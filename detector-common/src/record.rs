@@ -6,6 +6,7 @@ use core::fmt;
 
 use crate::COMM_LEN;
 use crate::maps::Task;
+use crate::verdict::AbortPath;
 
 /// A record as it lies in the ring buffer, in the machine's byte order.
 #[repr(C)]
@@ -35,6 +36,7 @@ const REQUESTS_ABORTED: u32 = 3;
 const DAEMON_EXITED: u32 = 4;
 const CALL_FAILED: u32 = 5;
 const FORCED_UNMOUNT: u32 = 6;
+const ABORTED: u32 = 7;
 
 /// What a record says. `at` is CLOCK_BOOTTIME in nanoseconds, `device` the connection's number (kernel `dev_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,10 +85,25 @@ pub enum Record {
         /// Whether the kernel killed it for want of memory.
         oom: bool,
     },
-    /// A system call that names a file returned an error of a dead connection.
+    /// The connection was connected and is aborted: it will never answer again.
+    Aborted {
+        /// When.
+        at: u64,
+        /// Which connection.
+        device: u32,
+        /// The task that aborts.
+        by: Task,
+        /// That task's `PF_*` flags.
+        flags: u32,
+        /// From which function.
+        path: AbortPath,
+    },
+    /// A call on a file of a dead connection failed.
     CallFailed {
         /// When.
         at: u64,
+        /// Of which connection; 0 when only the system call's result is known.
+        device: u32,
         /// Whose call.
         process: Task,
         /// Positive errno.
@@ -162,10 +179,13 @@ impl From<Record> for Wire {
                 detail: oom as i32,
                 ..Self::of(DAEMON_EXITED, 0, at, daemon)
             },
-            Record::CallFailed { at, process, errno, descriptor } => Self {
+            Record::Aborted { at, device, by, flags, path } => {
+                Self { value: flags.cast_signed(), detail: path as i32, ..Self::of(ABORTED, device, at, by) }
+            }
+            Record::CallFailed { at, device, process, errno, descriptor } => Self {
                 value: errno.cast_signed(),
                 detail: or_minus_one(descriptor),
-                ..Self::of(CALL_FAILED, 0, at, process)
+                ..Self::of(CALL_FAILED, device, at, process)
             },
             Record::ForcedUnmount { at, process } => Self::of(FORCED_UNMOUNT, 0, at, process),
         }
@@ -203,7 +223,7 @@ impl TryFrom<&[u8]> for Record {
         let at = u64::from_ne_bytes(fields.take()?);
         let (process, other) = (fields.task()?, fields.task()?);
         let (value, detail) = (fields.number()?, fields.number()?);
-        if process.tgid == 0 && kind != REQUESTS_ABORTED {
+        if process.tgid == 0 && !matches!(kind, REQUESTS_ABORTED | ABORTED) {
             return Err(Malformed::Field("process"));
         }
         Ok(match kind {
@@ -221,8 +241,14 @@ impl TryFrom<&[u8]> for Record {
                     _ => return Err(Malformed::Field("oom flag")),
                 },
             },
+            ABORTED => {
+                let path = AbortPath::ALL.get(usize::try_from(detail).unwrap_or(usize::MAX));
+                let path = *path.ok_or(Malformed::Field("abort path"))?;
+                Self::Aborted { at, device, by: process, flags: value, path }
+            }
             CALL_FAILED => Self::CallFailed {
                 at,
+                device,
                 process,
                 errno: match value {
                     1..=4095 => value, // MAX_ERRNO, include/linux/err.h
@@ -284,8 +310,17 @@ mod tests {
                 .prop_map(|(at, device, by, flags, call)| Record::RequestsAborted { at, device, by, flags, call }),
             (any::<u64>(), task(), any::<u32>(), prop::option::of(task()), any::<bool>())
                 .prop_map(|(at, daemon, status, sender, oom)| Record::DaemonExited { at, daemon, status, sender, oom }),
-            (any::<u64>(), task(), 1..4096_u32, optional())
-                .prop_map(|(at, process, errno, descriptor)| Record::CallFailed { at, process, errno, descriptor }),
+            (any::<u64>(), any::<u32>(), task(), 1..4096_u32, optional()).prop_map(
+                |(at, device, process, errno, descriptor)| Record::CallFailed {
+                    at,
+                    device,
+                    process,
+                    errno,
+                    descriptor
+                }
+            ),
+            (any::<u64>(), any::<u32>(), task(), any::<u32>(), prop::sample::select(&AbortPath::ALL[..]))
+                .prop_map(|(at, device, by, flags, path)| Record::Aborted { at, device, by, flags, path }),
             (any::<u64>(), task()).prop_map(|(at, process)| Record::ForcedUnmount { at, process }),
         ]
     }
@@ -309,7 +344,7 @@ mod tests {
         }
 
         #[test]
-        fn an_unknown_kind_is_refused(record in record(), kind in prop_oneof![Just(0), 7..=u32::MAX]) {
+        fn an_unknown_kind_is_refused(record in record(), kind in prop_oneof![Just(0), 8..=u32::MAX]) {
             let mut bytes = bytes(&Wire::from(record));
             bytes[..4].copy_from_slice(&kind.to_ne_bytes());
             let decoded = Record::try_from(&*bytes);

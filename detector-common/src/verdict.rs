@@ -6,6 +6,9 @@ use crate::maps::{DaemonState, Task};
 /// FUSE_INIT, include/uapi/linux/fuse.h.
 pub const FUSE_INIT: u32 = 26;
 
+/// Bit `FR_FINISHED` of `enum fuse_req_flag`, fs/fuse/fuse_i.h (`fuse_dev_i.h` since Linux 6.16 or so).
+pub const FR_FINISHED: u64 = 1 << 9;
+
 /// `PF_EXITING`, include/linux/sched.h: the task is in `do_exit`.
 pub const PF_EXITING: u32 = 0x4;
 /// `PF_KTHREAD`, include/linux/sched.h: a thread of the kernel, that never makes a system call.
@@ -13,7 +16,8 @@ pub const PF_KTHREAD: u32 = 0x0020_0000;
 
 const EBUSY: i64 = 16;
 const ECONNABORTED: i32 = 103;
-const ENOTCONN: i32 = 107;
+/// errno(3)
+pub const ENOTCONN: i32 = 107;
 const MNT_FORCE: u64 = 1;
 const SIGKILL: u32 = 9;
 /// `SIGNAL_GROUP_EXIT`, include/linux/sched/signal.h: the whole process was told to exit.
@@ -50,6 +54,30 @@ pub const fn request_end(opcode: u32, error: i32, unique: u64) -> Ending {
         (_, 0) => Ending::Answered,
         (_, error) => Ending::ErrorReply { errno: error.unsigned_abs() },
     }
+}
+
+/// The kernel function from which a connection was aborted, the innermost one where they call one another.
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbortPath {
+    /// None of those below. `request_wait_answer` and `fuse_dev_install` abort so, a task that opens CUSE devices too.
+    Other = 0,
+    /// `fuse_dev_release`: the last `/dev/fuse` descriptor was closed, by a living or a dying task.
+    Release = 1,
+    /// `fuse_conn_abort_write`: somebody wrote to the connection's `abort` file.
+    Write = 2,
+    /// `fuse_umount_begin`: `umount -f`.
+    ForcedUnmount = 3,
+    /// `fuse_conn_destroy`: the last mount is gone, as it should be when a file system ends.
+    LastUnmount = 4,
+    /// `fuse_check_timeout`: a request exceeded the kernel's own limit (Linux 6.15).
+    Timeout = 5,
+}
+
+impl AbortPath {
+    /// Every one, in the order of their numbers.
+    pub const ALL: [Self; 6] =
+        [Self::Other, Self::Release, Self::Write, Self::ForcedUnmount, Self::LastUnmount, Self::Timeout];
 }
 
 /// What the return of a system call means.

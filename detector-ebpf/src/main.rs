@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | [`probes::request`] | `fuse:fuse_request_send`, `fuse:fuse_request_end` | 6.11 | who serves, readiness, aborts, ages of requests |
 //! | [`probes::process`] | `sched:sched_process_exit`, `signal:signal_generate`, `oom:mark_victim` | 5.8 | how a daemon ended and who did it |
+//! | [`probes::abort`] | no tracepoint: the functions that abort a connection, and `fuse_get_req` | 5.8 | deaths at the source, their cause, and applications that meet a dead connection |
 //! | [`probes::call`] | `raw_syscalls:sys_exit` | 5.8 | applications that meet a dead connection |
 //!
 //! 5.8 is the ring buffer's version. Every program exists twice, over one body: typed by BTF (`tp_btf`, reads kernel

@@ -4,6 +4,7 @@ use aya_ebpf::helpers::generated::{
     bpf_get_current_comm, bpf_get_current_task, bpf_get_current_task_btf, bpf_task_pt_regs,
 };
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel};
+use aya_ebpf::{EbpfContext, programs::ProbeContext};
 use detector_common::COMM_LEN;
 use detector_common::layout::{CALL_LIMIT, CallTable, Layout};
 use detector_common::maps::Task;
@@ -109,6 +110,25 @@ pub fn current_call() -> Option<u32> {
 #[inline(always)]
 const fn call_number(number: u64) -> Option<u32> {
     if number < CALL_LIMIT { Some(number as u32) } else { None }
+}
+
+/// The first argument of the function that a kprobe is on. Which register holds it is told by the layout, so that the object
+/// fits every machine.
+#[inline(always)]
+pub fn first_argument(context: &ProbeContext) -> Option<Address> {
+    Probed::pointer(context.as_ptr().cast(), offset!(registers_first))
+}
+
+/// Its second argument.
+#[inline(always)]
+pub fn second_argument(context: &ProbeContext) -> Option<Address> {
+    Probed::pointer(context.as_ptr().cast(), offset!(registers_second))
+}
+
+/// The running thread's id.
+#[inline(always)]
+pub fn current_tid() -> u32 {
+    bpf_get_current_pid_tgid() as u32
 }
 
 /// The running process: thread group id, and the running thread's name.

@@ -6,7 +6,7 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use aya_log_ebpf::debug;
 use detector_common::maps::{
     BUCKETS, Bucket, CallError, ConnectionState, DaemonState, InFlight, Loss, RequestError, Served, bucket_of,
@@ -42,6 +42,11 @@ pub static SERVED: HashMap<Served, u8> = HashMap::with_max_entries(16_384, 0);
 #[map]
 pub static REQUEST_ERRORS: HashMap<RequestError, u64> = HashMap::with_max_entries(8_192, 0);
 
+/// Which function a thread (its id) entered last of those that abort connections. Most leave by the abort, which removes
+/// the entry; of those that find nothing to abort, the oldest give way.
+#[map]
+pub static ABORT_PATHS: LruHashMap<u32, u32> = LruHashMap::with_max_entries(4_096, 0);
+
 /// System calls that returned a dead connection's error, until the agent takes the counts.
 #[map]
 pub static CALL_ERRORS: HashMap<CallError, u64> = HashMap::with_max_entries(4_096, 0);
@@ -53,9 +58,36 @@ pub fn now() -> u64 {
     unsafe { bpf_ktime_get_boot_ns() }
 }
 
+/// How a free slot is made a request's.
+pub trait Claim {
+    /// Whether it is the request's now.
+    fn claim(address: *mut u64, request: u64) -> bool;
+}
+
+/// Atomically: Linux 5.12.
+pub enum Atomic {}
+
+/// For older kernels: of two CPUs that take the same slot at once the later one gets it. The age of the other's request is
+/// unknown then.
+pub enum Plain {}
+
+impl Claim for Plain {
+    #[inline(always)]
+    fn claim(address: *mut u64, request: u64) -> bool {
+        // SAFETY: an aligned member of a map's value, valid until the program ends.
+        unsafe {
+            let free = address.read_volatile() == 0;
+            if free {
+                address.write_volatile(request);
+            }
+            free
+        }
+    }
+}
+
 /// Enters a request that was sent.
 #[inline(always)]
-pub fn enter(request: InFlight) {
+pub fn enter<C: Claim>(request: InFlight) {
     let Some(bucket) = IN_FLIGHT.get_ptr_mut(bucket_of(lower_half(request.request))) else { return };
     // SAFETY: a map's value, valid until the program ends.
     for slot in unsafe { &mut (*bucket).slots } {
@@ -64,7 +96,7 @@ pub fn enter(request: InFlight) {
         // fuse_request_end) gives way when its memory is used again.
         //
         // SAFETY: an aligned member of a map's value.
-        if unsafe { *address } == request.request || claim(address, request.request) {
+        if unsafe { *address } == request.request || C::claim(address, request.request) {
             slot.device = request.device;
             slot.opcode = request.opcode;
             slot.pid = request.pid;
@@ -101,16 +133,17 @@ fn lower_half(address: u64) -> u32 {
     half
 }
 
-/// Makes a free slot a request's, unless another CPU is faster. Linux 5.12, as `fuse_request_send` is younger anyway.
-#[inline(always)]
-fn claim(address: *mut u64, request: u64) -> bool {
-    let found: u64;
-    // SAFETY: an aligned member of a map's value, valid until the program ends.
-    unsafe {
-        core::arch::asm!("r0 = cmpxchg_64({address} + 0, r0, {request})", address = in(reg) address,
-            request = in(reg) request, inout("r0") 0_u64 => found);
+impl Claim for Atomic {
+    #[inline(always)]
+    fn claim(address: *mut u64, request: u64) -> bool {
+        let found: u64;
+        // SAFETY: an aligned member of a map's value, valid until the program ends.
+        unsafe {
+            core::arch::asm!("r0 = cmpxchg_64({address} + 0, r0, {request})", address = in(reg) address,
+                request = in(reg) request, inout("r0") 0_u64 => found);
+        }
+        found == 0
     }
-    found == 0
 }
 
 /// Sends a record, or counts that there was no room.

@@ -32,7 +32,7 @@ struct Watch {
 
 impl Watch {
     fn start() -> Self {
-        let options = LoadOptions { backend: BackendChoice::Tracepoint, kernel_log: false };
+        let options = LoadOptions { backend: BackendChoice::Only(BackendKind::Tracepoint), kernel_log: false };
         let mut kernel = load(&options).unwrap_or_else(|error| panic!("{error}")).kernel.unwrap();
         let events = kernel.take_events().unwrap().unwrap();
         Self { kernel, events, seen: Vec::new() }
@@ -284,21 +284,21 @@ async fn applications_that_meet_a_dead_connection_are_told_while_asked_for() {
     };
     assert_eq!((process.comm.as_deref(), errno, descriptor), (Some("stat"), libc::ENOTCONN, None));
     let drained = watch.kernel.counters().drain_vfs_errors();
-    assert!(drained.iter().any(|(found, errno, count)| *found == pid && *errno == libc::ENOTCONN && *count >= 1));
-    assert!(drained.iter().all(|(found, ..)| *found != std::process::id()), "the socket's error does not count");
-    assert!(watch.kernel.counters().drain_vfs_errors().iter().all(|(found, ..)| *found != pid), "taken");
+    assert!(drained.iter().any(|found| found.pid == pid && found.errno == libc::ENOTCONN && found.count >= 1));
+    assert!(drained.iter().all(|found| found.pid != std::process::id()), "the socket's error does not count");
+    assert!(watch.kernel.counters().drain_vfs_errors().iter().all(|found| found.pid != pid), "taken");
 
     watch.kernel.set_vfs_errors(false).unwrap();
     // The kernel takes a program off its tracepoint a moment after its link was closed, in a work queue.
     wait_for("an error that is not counted", || {
         let unseen = stat("y");
-        watch.kernel.counters().drain_vfs_errors().iter().all(|(found, ..)| *found != unseen)
+        watch.kernel.counters().drain_vfs_errors().iter().all(|found| found.pid != unseen)
     });
 }
 
 #[test]
 fn the_portable_backend_can_be_forced_and_says_what_is_lost() {
-    let options = LoadOptions { backend: BackendChoice::Portable, kernel_log: false };
+    let options = LoadOptions { backend: BackendChoice::Only(BackendKind::Portable), kernel_log: false };
     let detection = load(&options).unwrap();
     assert_eq!(detection.backend, BackendKind::Portable);
     assert!(detection.kernel.is_none());
@@ -309,7 +309,7 @@ fn the_portable_backend_can_be_forced_and_says_what_is_lost() {
 #[tokio::test]
 async fn debug_output_is_passed_on_and_nothing_is_lost() {
     private_namespace();
-    let options = LoadOptions { backend: BackendChoice::Tracepoint, kernel_log: true };
+    let options = LoadOptions { backend: BackendChoice::Only(BackendKind::Tracepoint), kernel_log: true };
     let detection = load(&options).unwrap();
     assert!(detection.hooks.iter().all(|hook| matches!(hook.status, HookState::Attached | HookState::NotNeeded)));
     let mut kernel = detection.kernel.unwrap();

@@ -37,10 +37,10 @@ fn returned<M: Memory>(registers: Address, result: i64) -> Option<()> {
     match verdict {
         CallVerdict::Failed { errno, by_descriptor } => {
             // Once per process and errno, until the agent has taken the counts.
-            if count_in(&CALL_ERRORS, CallError { tgid: process.tgid, errno }, Loss::CallErrors) {
+            if count_in(&CALL_ERRORS, CallError { device: 0, tgid: process.tgid, errno }, Loss::CallErrors) {
                 let descriptor =
                     if by_descriptor { Some(M::u64(registers, offset!(registers_first))? as u32) } else { None };
-                send(Record::CallFailed { at: now(), process, errno, descriptor });
+                send(Record::CallFailed { at: now(), device: 0, process, errno, descriptor });
             }
         }
         CallVerdict::ForcedUnmount => send(Record::ForcedUnmount { at: now(), process }),

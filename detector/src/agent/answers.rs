@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::connection::{Connection, transition_mount};
 use super::shell::Shell;
-use crate::kernel::{ConnectionCounters, HookState, OldestRequest};
+use crate::kernel::{ConnectionCounters, HookState, OldestRequest, VfsErrors};
 use crate::model::{Boottime, DeviceNumber};
 use crate::telemetry::query::Query;
 use crate::telemetry::status::{
@@ -120,15 +120,16 @@ impl Shell {
         let Some(counters) = &self.counters else { return };
         let waiting = std::mem::take(&mut self.unattributed);
         let fresh = counters.drain_vfs_errors();
-        for (pid, errno, count) in waiting {
-            if let Some(fs_type) = self.attributed.get(&pid) {
+        for VfsErrors { device, pid, errno, count } in waiting {
+            if let Some(fs_type) = self.attributed.get(&(pid, device)) {
                 self.metrics.vfs_error(errno, fs_type.as_deref(), count);
             }
         }
-        for (pid, errno, count) in fresh {
-            match self.attributed.get(&pid) {
+        for errors in fresh {
+            let VfsErrors { device, pid, errno, count } = errors;
+            match self.attributed.get(&(pid, device)) {
                 Some(fs_type) => self.metrics.vfs_error(errno, fs_type.as_deref(), count),
-                None => self.unattributed.push((pid, errno, count)),
+                None => self.unattributed.push(errors),
             }
         }
         self.attributed.clear();

@@ -179,6 +179,8 @@ pub enum Action {
     CountVfsErrors {
         /// The applications' process id.
         pid: u32,
+        /// Of which connection, where that is known.
+        device: Option<DeviceNumber>,
         /// The file system type, where only one can be meant.
         fs_type: Option<String>,
     },

@@ -12,7 +12,9 @@ use super::healing::Volume;
 use super::telling::outcome_of;
 use crate::health::{DaemonEnd, ExitSource, Input, Origin, State, Timer};
 use crate::kernel::KernelEvent;
-use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId};
+use crate::model::{
+    AbortCause, BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId, Process,
+};
 use crate::mounts::ChildMount;
 use crate::policy::{Decision, Mode, Policy, Subject};
 use crate::recovery::Features;
@@ -157,14 +159,19 @@ impl Node {
                 let id = self.current_or_new(device);
                 self.daemon_seen(id, daemon);
             }
+            // Where the abort itself is seen, the end of requests says nothing more: of one of several descriptors it is
+            // no death.
+            KernelEvent::RequestsAborted { .. } if self.setting.backend.sees_aborts() => {}
             KernelEvent::RequestsAborted { at, device, by, exiting, kernel_thread: _, syscall } => {
                 self.input_of(device, Input::RequestsAborted { at, by, exiting, call: syscall });
             }
+            KernelEvent::Aborted { at, device, by, cause } => self.aborted(at, device, by, cause),
             KernelEvent::DaemonExited { at, daemon, status, sender, oom } => {
                 let end = Some(DaemonEnd { status, sender, oom });
                 self.exited(daemon.pid, at, ExitSource::Hook, end.as_ref());
             }
-            KernelEvent::VfsError { at, process, errno: _, descriptor: _ } => self.vfs_error(at, process.pid),
+            KernelEvent::VfsError { at, device: Some(device), process, .. } => self.refused(at, device, process.pid),
+            KernelEvent::VfsError { at, device: None, process, .. } => self.vfs_error(at, process.pid),
             KernelEvent::ForcedUnmount { at, process } => {
                 for id in self.living() {
                     self.push(id, Input::ForcedUnmount { at, actor: Some(process.clone()) });
@@ -177,8 +184,10 @@ impl Node {
     /// over the number of one that is gone.
     fn initialised(&mut self, device: DeviceNumber) -> ConnectionId {
         if let Some(id) = self.current.get(&device).copied() {
-            let waits =
-                |known: &Connection| known.machine.state() == State::Created && !known.is_elsewhere(self.setting.own);
+            let waits = |known: &Connection| {
+                let created = known.machine.state() == State::Created && !known.machine.is_severed();
+                created && !known.is_elsewhere(self.setting.own)
+            };
             if self.connections.get(&id).is_some_and(waits) {
                 return id;
             }
@@ -236,12 +245,31 @@ impl Node {
         }
     }
 
+    fn aborted(&mut self, at: Boottime, device: DeviceNumber, by: Process, cause: AbortCause) {
+        let own = self.setting.own;
+        let elsewhere = |id| self.connections.get(&id).is_some_and(|known: &Connection| known.is_elsewhere(own));
+        if cause == AbortCause::LastUnmount && self.current(device).is_some_and(elsewhere) {
+            // Changes of other namespaces' mount tables are not notified of.
+            self.actions.push(Action::Scan(Scope::Everything));
+        }
+        self.input_of(device, Input::Aborted { at, by, cause });
+    }
+
+    /// A dead connection refused a request.
+    fn refused(&mut self, at: Boottime, device: DeviceNumber, pid: u32) {
+        let known = self.current(device).and_then(|id| self.connections.get(&id));
+        let fs_type = known.and_then(|known| known.fs_type.clone());
+        self.actions.push(Action::CountVfsErrors { pid, device: Some(device), fs_type });
+        // The abort went unseen.
+        self.input_of(device, Input::AccessFailed { at });
+    }
+
     fn vfs_error(&mut self, at: Boottime, pid: u32) {
         let dead: Vec<_> = self.connections.values().filter(|known| known.is_down()).collect();
         let explained = !dead.is_empty();
         let types: HashSet<_> = dead.iter().filter_map(|known| known.fs_type.clone()).collect();
         let fs_type = if types.len() == 1 { types.into_iter().next() } else { None };
-        self.actions.push(Action::CountVfsErrors { pid, fs_type });
+        self.actions.push(Action::CountVfsErrors { pid, device: None, fs_type });
         // One that is known to be dead is the likely cause. Then only those are asked whose death nothing else would show.
         for id in if explained { self.without_daemon() } else { self.living() } {
             let Some(connection) = self.connections.get_mut(&id) else { continue };

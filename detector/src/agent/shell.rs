@@ -96,13 +96,13 @@ pub struct Shell {
     lost: u64,
     /// Daemons and connections that the kernel programs may forget.
     forgotten: (HashSet<u32>, HashSet<DeviceNumber>),
-    /// By process, the file system type that its errors are counted for.
-    pub(super) attributed: HashMap<u32, Option<String>>,
+    /// By process, and connection where it is known, the file system type that its errors are counted for.
+    pub(super) attributed: HashMap<(u32, Option<DeviceNumber>), Option<String>>,
     draining: bool,
     /// The agent's own name, which its workers share.
     name: Option<String>,
     /// Errors of which it was not known when they were read whose they are: the event may be on its way.
-    pub(super) unattributed: Vec<(u32, i32, u64)>,
+    pub(super) unattributed: Vec<crate::kernel::VfsErrors>,
     /// What looks at the mounts could not see, by reason: how often.
     pub(super) unseen: BTreeMap<&'static str, u64>,
     reported: HashSet<String>,
@@ -291,8 +291,8 @@ impl Shell {
                 self.send_later(after, Event::Retry { connection }.into());
             }
             Action::VfsErrorsWishChanged => drop(self.send_later(VFS_ERRORS_DELAY, Message::VfsErrorsDue)),
-            Action::CountVfsErrors { pid, fs_type } => {
-                self.attributed.insert(pid, fs_type);
+            Action::CountVfsErrors { pid, device, fs_type } => {
+                self.attributed.insert((pid, device), fs_type);
                 self.drain_later();
             }
         }

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::kernel::BackendChoice;
+use crate::model::BackendKind;
 
 /// The name of the program, as it is typed.
 pub const PROGRAM: &str = "fuse-detector";
@@ -227,7 +228,11 @@ pub enum Output {
 pub enum Backend {
     /// The best that works here
     Auto,
-    /// BPF programs on tracepoints
+    /// BPF programs at the entry of FUSE's functions, by trampoline
+    Fentry,
+    /// The same by breakpoint: for kernels that don't describe FUSE's types
+    Kprobe,
+    /// BPF programs on tracepoints only
     Tracepoint,
     /// No BPF: pidfd and mountinfo notification
     Portable,
@@ -237,8 +242,10 @@ impl From<Backend> for BackendChoice {
     fn from(backend: Backend) -> Self {
         match backend {
             Backend::Auto => Self::Auto,
-            Backend::Tracepoint => Self::Tracepoint,
-            Backend::Portable => Self::Portable,
+            Backend::Fentry => Self::Only(BackendKind::Fentry),
+            Backend::Kprobe => Self::Only(BackendKind::Kprobe),
+            Backend::Tracepoint => Self::Only(BackendKind::Tracepoint),
+            Backend::Portable => Self::Only(BackendKind::Portable),
         }
     }
 }

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::input::{DaemonEnd, ExitSource};
-use crate::model::{AbortCall, Boottime, Daemon, ExitStatus, Process, Reason};
+use crate::model::{AbortCall, AbortCause, Boottime, Daemon, ExitStatus, Process, Reason};
 
 /// A moment, and whether the kernel stamped it or the agent read its clock when it learnt of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,14 @@ struct Deliberate {
     weighed: bool,
 }
 
+/// The kernel aborted the connection while it was connected.
+#[derive(Debug, Clone)]
+struct Severed {
+    cause: AbortCause,
+    by: Process,
+    moment: Moment,
+}
+
 /// How many daemons that were replaced are remembered: reports of their end that come late are few.
 const REPLACED: usize = 8;
 
@@ -76,6 +84,7 @@ pub(super) struct Evidence {
     /// Those who ended while the connection lived on, the latest last.
     replaced: VecDeque<u32>,
     deliberate: Option<Deliberate>,
+    severed: Option<Severed>,
     /// Requests were aborted, by whom or what is not known.
     aborted: Option<(Moment, bool)>,
 }
@@ -121,6 +130,16 @@ impl Evidence {
         {
             self.deliberate(moment, Some(by), call);
         }
+    }
+
+    /// It happens once.
+    pub fn severed(&mut self, moment: Moment, by: Process, cause: AbortCause) {
+        self.severed.get_or_insert(Severed { cause, by, moment });
+    }
+
+    /// It is known for certain that the connection will never answer again.
+    pub const fn is_severed(&self) -> bool {
+        self.severed.is_some()
     }
 
     /// The first who did it is the one.
@@ -191,14 +210,28 @@ impl Evidence {
         let code =
             || self.ended.iter().find_map(|ended| Some(ended.cause(Reason::Exit { code: ended.code()? }, false)));
         let plain = || {
-            let moment = self.aborted.map(|(moment, _)| moment).or(self.ended.first().map(|ended| ended.moment));
+            let severed = self.severed.as_ref().map(|severed| severed.moment);
+            let aborted = severed.or(self.aborted.map(|(moment, _)| moment));
+            let moment = aborted.or(self.ended.first().map(|ended| ended.moment));
             moment.map(|moment| Cause::unknown(Some(moment)))
         };
-        self.violence(false)
+        self.severed_cause()
+            .or_else(|| self.violence(false))
             .or_else(|| self.deliberate_cause(grace))
             .or_else(|| self.violence(true))
             .or_else(code)
             .or_else(plain)
+    }
+
+    /// What the abort itself says. That a descriptor was closed says nothing of why.
+    fn severed_cause(&self) -> Option<Cause> {
+        let Severed { cause, by, moment } = self.severed.as_ref()?;
+        let reason = match cause {
+            AbortCause::Call(call) => deliberate_reason(*call, Some(by.clone())),
+            AbortCause::RequestTimeout => Reason::RequestTimeout,
+            AbortCause::Closed { .. } | AbortCause::LastUnmount | AbortCause::Unknown => return None,
+        };
+        Some(Cause { reason, moment: Some(*moment), daemon: None, certain: true })
     }
 
     fn violence(&self, outlived: bool) -> Option<Cause> {
@@ -215,11 +248,7 @@ impl Evidence {
         if self.alive.is_empty() && !self.ended.is_empty() && self.ended.iter().all(late) {
             return None;
         }
-        let actor = actor.clone();
-        let reason = match call {
-            AbortCall::Write => Reason::AdminAbort { actor },
-            AbortCall::Umount => Reason::ForcedUnmount { actor },
-        };
+        let reason = deliberate_reason(*call, actor.clone());
         Some(Cause { reason, moment: Some(*moment), daemon: None, certain: true })
     }
 
@@ -227,6 +256,13 @@ impl Evidence {
     pub fn daemons(&self) -> impl Iterator<Item = Daemon> {
         let alive = self.alive.iter().map(|(pid, comm)| Daemon { pid: *pid, comm: comm.clone(), alive: true });
         alive.chain(self.ended.iter().map(Ended::daemon))
+    }
+}
+
+const fn deliberate_reason(call: AbortCall, actor: Option<Process>) -> Reason {
+    match call {
+        AbortCall::Write => Reason::AdminAbort { actor },
+        AbortCall::Umount => Reason::ForcedUnmount { actor },
     }
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::model::{AbortCall, Boottime, Daemon, ExitStatus, Process, Reason};
+use crate::model::{AbortCall, AbortCause, Boottime, Daemon, ExitStatus, Process, Reason};
 
 /// Where a connection stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -142,6 +142,15 @@ pub enum Input {
         exiting: bool,
         /// Else, in which of the calls that abort on purpose.
         call: Option<AbortCall>,
+    },
+    /// The connection was connected and was aborted: no hint, but the death itself, or the end.
+    Aborted {
+        /// When, by the kernel's timestamp.
+        at: Boottime,
+        /// In whose context.
+        by: Process,
+        /// Why.
+        cause: AbortCause,
     },
     /// Somebody wrote to the connection's `abort` file.
     AbortWritten {

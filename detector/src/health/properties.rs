@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{AbortCall, Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Process, Signal};
+use crate::model::{AbortCall, AbortCause, Boottime, ConnectionId, Daemon, DeviceNumber, ExitStatus, Process, Signal};
 
 fn process() -> impl Strategy<Value = Process> {
     (1_u32..5).prop_map(|pid| Process { pid, comm: None })
@@ -44,6 +44,17 @@ fn timer() -> impl Strategy<Value = Timer> {
     prop_oneof![Just(Timer::Grace), Just(Timer::Settle), Just(Timer::Retry)]
 }
 
+fn cause() -> impl Strategy<Value = AbortCause> {
+    prop_oneof![
+        any::<bool>().prop_map(|exiting| AbortCause::Closed { exiting }),
+        Just(AbortCause::Call(AbortCall::Write)),
+        Just(AbortCause::Call(AbortCall::Umount)),
+        Just(AbortCause::LastUnmount),
+        Just(AbortCause::RequestTimeout),
+        Just(AbortCause::Unknown),
+    ]
+}
+
 fn input() -> impl Strategy<Value = Input> {
     let source = prop_oneof![Just(ExitSource::Hook), Just(ExitSource::Pidfd)];
     let call = prop::option::of(prop_oneof![Just(AbortCall::Write), Just(AbortCall::Umount)]);
@@ -57,6 +68,7 @@ fn input() -> impl Strategy<Value = Input> {
         3 => exited,
         2 => (moment(), process(), any::<bool>(), call)
             .prop_map(|(at, by, exiting, call)| Input::RequestsAborted { at, by, exiting, call }),
+        1 => (moment(), process(), cause()).prop_map(|(at, by, cause)| Input::Aborted { at, by, cause }),
         1 => (moment(), process()).prop_map(|(at, actor)| Input::AbortWritten { at, actor: Some(actor) }),
         1 => (moment(), process()).prop_map(|(at, actor)| Input::ForcedUnmount { at, actor: Some(actor) }),
         1 => moment().prop_map(|at| Input::AccessFailed { at }),
@@ -86,6 +98,7 @@ fn proves(input: &Input, state: State) -> bool {
             matches!(*errno, libc::ENOTCONN | libc::ECONNABORTED)
         }
         Input::RequestsAborted { exiting, .. } => *exiting,
+        Input::Aborted { cause, .. } => *cause != AbortCause::LastUnmount,
         // A connection without mounts that outlives its daemon, and that nobody holds.
         Input::Holders(holders) => state == State::Detached && holders.is_empty(),
         _ => false,

@@ -44,6 +44,7 @@ mod kind {
     pub const VOLATILE: u32 = 9;
     pub const CONST: u32 = 10;
     pub const RESTRICT: u32 = 11;
+    pub const FUNC: u32 = 12;
     pub const FUNC_PROTO: u32 = 13;
     pub const VAR: u32 = 14;
     pub const DATASEC: u32 = 15;
@@ -250,6 +251,18 @@ impl<'a> Btf<'a> {
         })
     }
 
+    /// Which argument of a function, counted from 0, is a pointer to one of these structures; `None` when the kernel has no
+    /// such function, or none of its arguments is.
+    pub fn argument_of(&self, function: &str, structures: &[&str]) -> Option<u32> {
+        let prototype = self.get(self.get(self.find(kind::FUNC, function)?)?.other)?;
+        let points_to_one = |parameter: &[u8]| {
+            let pointer = number(parameter, 4).and_then(|id| self.strip(id));
+            let target = pointer.filter(|found| found.kind() == kind::PTR).and_then(|found| self.strip(found.other));
+            target.is_some_and(|found| structures.iter().any(|name| self.name_is(found.name, name)))
+        };
+        prototype.tail.chunks_exact(8).zip(0..).find_map(|(parameter, index)| points_to_one(parameter).then_some(index))
+    }
+
     /// The arguments of a tracepoint, from the prototype of its probes; `None` when the kernel has no such tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<Argument>> {
         let definition = self.get(self.find(kind::TYPEDEF, &format!("btf_trace_{name}"))?)?;
@@ -295,7 +308,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    const STRINGS: &[u8] = b"\0outer\0inner\0value\0flag\0btf_trace_thing\0";
+    const STRINGS: &[u8] = b"\0outer\0inner\0value\0flag\0btf_trace_thing\0work\0";
 
     /// struct { int value; } inner; struct outer { long; union { struct inner inner; }; int flag:1; };
     /// and a tracepoint `thing(struct outer *, int)`.
@@ -344,6 +357,9 @@ mod tests {
             24,
             8 << 24,
             7, // 8: typedef btf_trace_thing
+            40,
+            12 << 24,
+            6, // 9: void work(void *, struct outer *, int)
         ]);
         // The header counts from its own end.
         encode(&types, STRINGS)
@@ -369,11 +385,20 @@ mod tests {
     }
 
     #[test]
+    fn a_functions_argument_is_found_by_its_type() {
+        let bytes = sample();
+        let btf = Btf::parse(&bytes, None).unwrap();
+        assert_eq!(btf.argument_of("work", &["other", "outer"]), Some(1));
+        assert_eq!(btf.argument_of("work", &["inner"]), None);
+        assert_eq!(btf.argument_of("outer", &["outer"]), None, "no function");
+    }
+
+    #[test]
     fn split_btf_counts_on_from_its_base() {
         let bytes = sample();
         let base = Btf::parse(&bytes, None).unwrap();
         let first_string = u32::try_from(STRINGS.len()).unwrap();
-        // 9: struct more { struct outer outer; }, its own name in its own strings, `outer` in the base's.
+        // 10: struct more { struct outer outer; }, its own name in its own strings, `outer` in the base's.
         let module = encode(&words(&[first_string, 4 << 24 | 1, 16, 1, 4, 0]), b"more\0");
         let module = Btf::parse(&module, Some(&base)).unwrap();
         assert_eq!(module.offset("more", &["outer", "inner", "value"]), Some(8));

@@ -147,6 +147,19 @@ pub struct OldestRequest {
     pub since: Boottime,
 }
 
+/// Calls of one process that failed with a dead connection's error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VfsErrors {
+    /// Of which connection, where that is known.
+    pub device: Option<DeviceNumber>,
+    /// Whose.
+    pub pid: u32,
+    /// Positive errno.
+    pub errno: i32,
+    /// How many.
+    pub count: u64,
+}
+
 /// Reads the kernel programs' counters. Each call reads the kernel's maps; cheap to clone.
 #[derive(Clone)]
 pub struct Counters(pub(super) Arc<Maps>);
@@ -207,15 +220,17 @@ impl Counters {
         entries(&self.0.request_errors).into_iter().map(of).collect()
     }
 
-    /// Takes the counts of system calls that returned a dead connection's error: process, positive errno, how often.
-    /// From then on the next such call of a process is an event again.
-    pub fn drain_vfs_errors(&self) -> Vec<(u32, i32, u64)> {
+    /// Takes the counts of calls that failed with a dead connection's error. From then on the next such call of a process
+    /// is an event again.
+    pub fn drain_vfs_errors(&self) -> Vec<VfsErrors> {
         let counts = entries(&self.0.call_errors);
         let mut table = lock(&self.0.call_errors);
         let take = |(key, count): (Plain<CallError>, u64)| {
             // Only this removes entries. A call between the look and the removal goes uncounted.
             let _ = table.remove(&key);
-            (key.0.tgid, key.0.errno.cast_signed(), count)
+            let CallError { device, tgid, errno } = key.0;
+            let device = (device != 0).then_some(DeviceNumber::from_kernel(device));
+            VfsErrors { device, pid: tgid, errno: errno.cast_signed(), count }
         };
         counts.into_iter().map(take).collect()
     }

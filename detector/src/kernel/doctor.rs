@@ -57,8 +57,8 @@ impl Doctor {
         match self.backend {
             None => Verdict::Impossible,
             Some(BackendKind::Portable) => Verdict::Degraded,
-            Some(BackendKind::Tracepoint) if self.hooks.iter().any(lost) => Verdict::Degraded,
-            Some(BackendKind::Tracepoint) => Verdict::Full,
+            Some(_) if self.hooks.iter().any(lost) => Verdict::Degraded,
+            Some(BackendKind::Fentry | BackendKind::Kprobe | BackendKind::Tracepoint) => Verdict::Full,
         }
     }
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use aya::maps::{MapData, RingBuf};
 use detector_common::maps::Task;
 use detector_common::record::Record;
-use detector_common::verdict::{PF_EXITING, PF_KTHREAD};
+use detector_common::verdict::{AbortPath, PF_EXITING, PF_KTHREAD};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::log::KernelLog;
-use crate::model::{AbortCall, Boottime, DeviceNumber, ExitStatus, Process};
+use crate::model::{AbortCall, AbortCause, Boottime, DeviceNumber, ExitStatus, Process};
 
 /// What the kernel programs tell at once. Everything else they count: [`super::Counters`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,17 @@ pub enum KernelEvent {
         /// What it called, if that can abort a connection.
         syscall: Option<AbortCall>,
     },
+    /// A connection that was connected is aborted: it will never answer again.
+    Aborted {
+        /// When.
+        at: Boottime,
+        /// Which.
+        device: DeviceNumber,
+        /// The process in whose context it happens.
+        by: Process,
+        /// From where.
+        cause: AbortCause,
+    },
     /// The last thread of a known daemon began to exit. Its descriptors are closed, and its connections aborted, some
     /// microseconds later (`do_exit`: the tracepoint comes before `exit_files`).
     DaemonExited {
@@ -67,11 +78,13 @@ pub enum KernelEvent {
         /// Whether the kernel killed it for want of memory.
         oom: bool,
     },
-    /// A system call that names a file returned the error of a dead connection. Once for each process and errno until
+    /// A call on a file of a dead connection failed. Once for each connection, process and errno until
     /// [`super::Counters::drain_vfs_errors`].
     VfsError {
         /// When.
         at: Boottime,
+        /// Of which connection, where that is known: seen by the hook on the end of every system call, it is not.
+        device: Option<DeviceNumber>,
         /// Whose call.
         process: Process,
         /// Positive errno: ENOTCONN or ECONNABORTED.
@@ -97,6 +110,17 @@ fn abort_call(number: u32) -> Option<AbortCall> {
         Some(AbortCall::Write)
     } else {
         (number == libc::SYS_umount2).then_some(AbortCall::Umount)
+    }
+}
+
+fn cause(path: AbortPath, flags: u32) -> AbortCause {
+    match path {
+        AbortPath::Release => AbortCause::Closed { exiting: flags & PF_EXITING != 0 },
+        AbortPath::Write => AbortCause::Call(AbortCall::Write),
+        AbortPath::ForcedUnmount => AbortCause::Call(AbortCall::Umount),
+        AbortPath::LastUnmount => AbortCause::LastUnmount,
+        AbortPath::Timeout => AbortCause::RequestTimeout,
+        AbortPath::Other => AbortCause::Unknown,
     }
 }
 
@@ -133,8 +157,15 @@ impl From<Record> for KernelEvent {
                 sender: sender.map(process),
                 oom,
             },
-            Record::CallFailed { at, process: caller, errno, descriptor } => Self::VfsError {
+            Record::Aborted { at, device, by, flags, path } => Self::Aborted {
                 at: Boottime(at),
+                device: DeviceNumber::from_kernel(device),
+                by: process(by),
+                cause: cause(path, flags),
+            },
+            Record::CallFailed { at, device, process: caller, errno, descriptor } => Self::VfsError {
+                at: Boottime(at),
+                device: (device != 0).then_some(DeviceNumber::from_kernel(device)),
                 process: process(caller),
                 errno: errno.cast_signed(),
                 descriptor: descriptor.map(u32::cast_signed),

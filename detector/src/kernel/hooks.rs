@@ -1,7 +1,9 @@
 //! The hooks: what each is for, what it needs, and how it fared on this kernel.
 
+use detector_common::layout::Layout;
 use serde::Serialize;
 
+use super::BackendChoice;
 use super::btf::Argument;
 use super::layout::Kernel as KernelTypes;
 use crate::model::BackendKind;
@@ -37,20 +39,43 @@ pub struct HookStatus {
     pub lost: Option<&'static str>,
 }
 
-/// How a program sees the kernel's memory.
+/// How a program is attached, and thereby how it sees the kernel's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// `tp_btf`
     Typed,
     /// `raw_tp`
     Raw,
+    /// `fentry`
+    Fentry,
+    /// `kprobe`
+    Kprobe,
 }
 
 impl Form {
-    pub const fn as_str(self) -> &'static str {
+    /// What it is, in words.
+    pub const fn words(self) -> &'static str {
         match self {
-            Self::Typed => "tp_btf",
-            Self::Raw => "raw_tp",
+            Self::Typed => "tp_btf: reads through typed pointers, which lockdown allows",
+            Self::Raw => "raw_tp: reads by bpf_probe_read_kernel",
+            Self::Fentry => "fentry: a trampoline, reads through typed pointers, which lockdown allows",
+            Self::Kprobe => "kprobe: a breakpoint, reads by bpf_probe_read_kernel",
+        }
+    }
+
+    pub const fn backend(self) -> BackendKind {
+        match self {
+            Self::Typed | Self::Raw => BackendKind::Tracepoint,
+            Self::Fentry => BackendKind::Fentry,
+            Self::Kprobe => BackendKind::Kprobe,
+        }
+    }
+
+    /// What the kernel calls such a place.
+    pub const fn place(self) -> &'static str {
+        match self {
+            Self::Typed | Self::Raw => "tracepoint",
+            Self::Fentry | Self::Kprobe => "function",
         }
     }
 }
@@ -60,26 +85,48 @@ impl Form {
 pub(super) struct Candidate {
     pub program: &'static str,
     pub form: Form,
+    /// The tracepoint or function.
+    pub target: &'static str,
 }
 
-/// A tracepoint that detection uses.
+/// A place in the kernel that detection uses.
 pub(super) struct Hook {
-    /// Its name in the kernel, without the subsystem.
-    pub tracepoint: &'static str,
+    /// Its name: that of the tracepoint, without the subsystem, or of the function.
+    pub name: &'static str,
     /// The structures whose members its programs read.
     structures: &'static [&'static str],
     /// In the order in which they are tried.
     candidates: fn(&KernelTypes) -> Vec<Candidate>,
     /// What is lost without it.
     pub lost: &'static str,
-    /// Attached only while somebody asks for it.
-    pub on_demand: bool,
+    /// When it is wanted.
+    pub when: When,
+}
+
+/// When a hook is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// Wherever it works.
+    Always,
+    /// It only adds to [`ABORT`].
+    WithAbort,
+    /// As [`When::WithAbort`], for what some kernels don't do at all.
+    WithAbortIfThere {
+        /// What they don't.
+        without: &'static str,
+    },
+    /// Attached only while somebody asks for it, and not at all where [`REFUSE`] tells the same.
+    OnDemand,
 }
 
 impl Hook {
-    /// The programs to try on this kernel.
-    pub fn candidates(&self, types: &KernelTypes) -> Vec<Candidate> {
-        (self.candidates)(types)
+    /// The programs to try on this kernel for this choice. A backend that is asked for gets the hooks that it can serve; the
+    /// others stay with tracepoints.
+    pub fn candidates(&self, types: &KernelTypes, choice: BackendChoice) -> Vec<Candidate> {
+        let all = (self.candidates)(types);
+        let BackendChoice::Only(backend) = choice else { return all };
+        let of = |backend| all.iter().copied().filter(move |candidate| candidate.form.backend() == backend);
+        if of(backend).next().is_some() { of(backend).collect() } else { of(BackendKind::Tracepoint).collect() }
     }
 
     /// The members that its programs read and this kernel does not have.
@@ -93,71 +140,154 @@ impl Hook {
 }
 
 /// Typed first: it works under lockdown, and its reads cost nothing.
-macro_rules! typed_then_raw {
-    ($typed:literal, $raw:literal) => {
-        |_| vec![Candidate { program: $typed, form: Form::Typed }, Candidate { program: $raw, form: Form::Raw }]
+macro_rules! tracepoint {
+    ($target:literal, $typed:literal, $raw:literal) => {
+        [
+            Candidate { program: $typed, form: Form::Typed, target: $target },
+            Candidate { program: $raw, form: Form::Raw, target: $target },
+        ]
     };
 }
 
+/// By trampoline first, for the same reasons, and for its cost. Each function in turn is one that some kernels have.
+macro_rules! function {
+    ($($target:literal),+; $fentry:literal, $kprobe:literal) => {
+        [
+            $(Candidate { program: $fentry, form: Form::Fentry, target: $target },)+
+            $(Candidate { program: $kprobe, form: Form::Kprobe, target: $target },)+
+        ]
+    };
+}
+
+/// The end of a connection at its source.
+pub(super) const ABORT: &str = "fuse_abort_conn";
+/// A dead connection refuses a request.
+pub(super) const REFUSE: &str = "fuse_get_req";
 /// The system call hook. It costs every system call of the machine some nanoseconds while it is attached.
 pub const SYS_EXIT: &str = "sys_exit";
 
+const CAUSE: &str = "why a connection was aborted is inferred from what else was seen";
+
 /// Every hook, in the order in which they are attached: ends before sends, so that no request is entered as on its way
 /// whose end is missed.
-pub(super) const HOOKS: [Hook; 6] = [
+pub(super) const HOOKS: [Hook; 13] = [
     Hook {
-        tracepoint: "fuse_request_end",
+        name: ABORT,
+        structures: &["fuse_chan", "fuse_conn", "task_struct", "pt_regs"],
+        candidates: |_| function!("fuse_abort_conn", "fuse_chan_abort"; "abort", "abort_probe").to_vec(),
+        lost: "the death of a connection is learnt from its requests, or from its daemon's exit and a question to the \
+               kernel, instead of from the abort itself; `requestTimeout` is not told",
+        when: When::Always,
+    },
+    Hook {
+        name: "fuse_dev_release",
+        structures: &[],
+        candidates: |_| function!("fuse_dev_release"; "release", "release_probe").to_vec(),
+        lost: CAUSE,
+        when: When::WithAbort,
+    },
+    Hook {
+        name: "fuse_conn_abort_write",
+        structures: &[],
+        candidates: |_| function!("fuse_conn_abort_write"; "write", "write_probe").to_vec(),
+        lost: CAUSE,
+        when: When::WithAbort,
+    },
+    Hook {
+        name: "fuse_umount_begin",
+        structures: &[],
+        candidates: |_| function!("fuse_umount_begin"; "force", "force_probe").to_vec(),
+        lost: CAUSE,
+        when: When::WithAbort,
+    },
+    Hook {
+        name: "fuse_conn_destroy",
+        structures: &[],
+        candidates: |_| function!("fuse_conn_destroy"; "destroy", "destroy_probe").to_vec(),
+        lost: CAUSE,
+        when: When::WithAbort,
+    },
+    Hook {
+        name: "fuse_check_timeout",
+        structures: &[],
+        candidates: |_| function!("fuse_check_timeout"; "timeout", "timeout_probe").to_vec(),
+        lost: CAUSE,
+        when: When::WithAbortIfThere { without: "this kernel has no limit for a request's age (Linux 6.15)" },
+    },
+    Hook {
+        name: REFUSE,
+        structures: &["fuse_mount", "fuse_chan", "fuse_conn", "task_struct", "pt_regs"],
+        candidates: |_| function!("fuse_get_req"; "refuse", "refuse_probe").to_vec(),
+        lost: "ENOTCONN that applications see is counted at the price of a hook on every system call, and of which \
+               connection it comes is guessed",
+        when: When::Always,
+    },
+    Hook {
+        name: "fuse_request_end",
         structures: &["fuse_req", "fuse_mount", "fuse_chan", "fuse_conn", "task_struct", "pt_regs"],
-        candidates: typed_then_raw!("fuse_request_end", "fuse_request_end_raw"),
+        candidates: |_| {
+            let mut all = tracepoint!("fuse_request_end", "fuse_request_end", "fuse_request_end_raw").to_vec();
+            all.extend(function!("fuse_request_end"; "request_end", "request_end_probe"));
+            all
+        },
         lost: "readiness, daemons and aborts are learnt by probing and from /proc instead; who aborted is seen through \
                fanotify only; request errors are not counted",
-        on_demand: false,
+        when: When::Always,
     },
     Hook {
-        tracepoint: "fuse_request_send",
+        name: "fuse_request_send",
         structures: &["fuse_req", "fuse_mount", "fuse_chan", "fuse_conn"],
-        candidates: typed_then_raw!("fuse_request_send", "fuse_request_send_raw"),
+        candidates: |_| {
+            let mut all = tracepoint!("fuse_request_send", "fuse_request_send", "fuse_request_send_raw").to_vec();
+            all.extend(
+                function!("queue_request_and_unlock", "fuse_dev_queue_req"; "request_queued", "request_queued_probe"),
+            );
+            all
+        },
         lost: "the age and opcode of the oldest request are unknown",
-        on_demand: false,
+        when: When::Always,
     },
     Hook {
-        tracepoint: "sched_process_exit",
+        name: "sched_process_exit",
         structures: &["task_struct", "signal_struct"],
-        candidates: typed_then_raw!("sched_process_exit", "sched_process_exit_raw"),
+        candidates: |_| tracepoint!("sched_process_exit", "sched_process_exit", "sched_process_exit_raw").to_vec(),
         lost: "a daemon's exit is learnt through its pidfd instead; how it ended may be unknown before Linux 6.15",
-        on_demand: false,
+        when: When::Always,
     },
     Hook {
-        tracepoint: "signal_generate",
+        name: "signal_generate",
         structures: &["task_struct", "kernel_siginfo"],
-        candidates: typed_then_raw!("signal_generate", "signal_generate_raw"),
+        candidates: |_| tracepoint!("signal_generate", "signal_generate", "signal_generate_raw").to_vec(),
         lost: "who sent the signal that killed a daemon is unknown",
-        on_demand: false,
+        when: When::Always,
     },
     Hook {
-        tracepoint: "mark_victim",
+        name: "mark_victim",
         structures: &["task_struct"],
         candidates: victim,
         lost: "an out-of-memory kill looks like any other SIGKILL",
-        on_demand: false,
+        when: When::Always,
     },
     Hook {
-        tracepoint: SYS_EXIT,
+        name: SYS_EXIT,
         structures: &["pt_regs"],
-        candidates: typed_then_raw!("sys_exit", "sys_exit_raw"),
+        candidates: |_| tracepoint!("sys_exit", "sys_exit", "sys_exit_raw").to_vec(),
         lost: "ENOTCONN that applications see, and forced unmounts of busy mounts, go unnoticed",
-        on_demand: true,
+        when: When::OnDemand,
     },
 ];
+
+/// A kernel of which nothing is known.
+pub(super) const NO_TYPES: KernelTypes =
+    KernelTypes { layout: Layout::UNKNOWN, missing: Vec::new(), victim: None, assumed: false };
 
 /// What `oom:mark_victim` passes changed in Linux 6.9 from a pid to a task.
 fn victim(types: &KernelTypes) -> Vec<Candidate> {
     match types.victim {
-        Some(Argument::Number) => vec![Candidate { program: "mark_victim_pid", form: Form::Raw }],
-        Some(Argument::Pointer) | None => vec![
-            Candidate { program: "mark_victim", form: Form::Typed },
-            Candidate { program: "mark_victim_raw", form: Form::Raw },
-        ],
+        Some(Argument::Number) => {
+            vec![Candidate { program: "mark_victim_pid", form: Form::Raw, target: "mark_victim" }]
+        }
+        Some(Argument::Pointer) | None => tracepoint!("mark_victim", "mark_victim", "mark_victim_raw").to_vec(),
     }
 }
 
@@ -193,11 +323,7 @@ pub(super) fn portable() -> Vec<HookStatus> {
 
 #[cfg(test)]
 mod tests {
-    use detector_common::layout::Layout;
-
     use super::*;
-
-    const NO_TYPES: KernelTypes = KernelTypes { layout: Layout::UNKNOWN, missing: Vec::new(), victim: None };
 
     #[test]
     fn a_row_has_the_contracts_shape() {
@@ -218,7 +344,7 @@ mod tests {
     fn a_missing_member_matters_to_the_hooks_that_read_it() {
         let types = KernelTypes { missing: vec!["fuse_req.out.h.error"], ..NO_TYPES };
         let hindered: Vec<_> =
-            HOOKS.iter().filter(|hook| !hook.missing(&types).is_empty()).map(|hook| hook.tracepoint).collect();
+            HOOKS.iter().filter(|hook| !hook.missing(&types).is_empty()).map(|hook| hook.name).collect();
         assert_eq!(hindered, ["fuse_request_end", "fuse_request_send"]);
     }
 
@@ -232,5 +358,21 @@ mod tests {
     fn victim_programs(victim: Option<Argument>) -> Vec<&'static str> {
         let types = KernelTypes { victim, ..NO_TYPES };
         super::victim(&types).iter().map(|candidate| candidate.program).collect()
+    }
+
+    #[test]
+    fn a_backend_that_is_asked_for_serves_what_it_can() {
+        let programs = |name, choice| -> Vec<_> {
+            let hook = HOOKS.iter().find(|hook| hook.name == name).unwrap();
+            hook.candidates(&NO_TYPES, choice).iter().map(|candidate| candidate.program).collect()
+        };
+        let only = BackendChoice::Only;
+        let end = ["fuse_request_end", "fuse_request_end_raw", "request_end", "request_end_probe"];
+        assert_eq!(programs("fuse_request_end", BackendChoice::Auto), end);
+        assert_eq!(programs("fuse_request_end", only(BackendKind::Tracepoint)), end[..2]);
+        assert_eq!(programs("fuse_request_end", only(BackendKind::Fentry)), end[2..3]);
+        assert_eq!(programs("fuse_request_end", only(BackendKind::Kprobe)), end[3..]);
+        assert_eq!(programs(SYS_EXIT, only(BackendKind::Kprobe)), ["sys_exit", "sys_exit_raw"]);
+        assert!(programs(ABORT, only(BackendKind::Tracepoint)).is_empty());
     }
 }

@@ -42,6 +42,9 @@ pub struct Kernel {
     pub missing: Vec<&'static str>,
     /// What `oom:mark_victim` passes first.
     pub victim: Option<Argument>,
+    /// FUSE's members were taken from the table of kernels without BTF for modules: to be trusted only once a
+    /// connection that is known has been seen through them.
+    pub assumed: bool,
 }
 
 /// Reads the layout of the running kernel. Costs a few megabytes while it runs, and keeps none.
@@ -51,8 +54,11 @@ pub struct Kernel {
 pub fn read() -> Result<Kernel, LayoutError> {
     let kernel = read_file(KERNEL_BTF)?;
     let base = Btf::parse(&kernel, None).map_err(|error| LayoutError::Parse { path: KERNEL_BTF, error })?;
-    if base.has_struct("fuse_req") || !Path::new(MODULE_BTF).exists() {
+    if base.has_struct("fuse_req") {
         return Ok(resolve(&base));
+    }
+    if !Path::new(MODULE_BTF).exists() {
+        return Ok(assume(resolve(&base)));
     }
     let module = read_file(MODULE_BTF)?;
     let module = Btf::parse(&module, Some(&base)).map_err(|error| LayoutError::Parse { path: MODULE_BTF, error })?;
@@ -74,14 +80,19 @@ fn resolve(btf: &Btf<'_>) -> Kernel {
             Layout::NOWHERE
         })
     };
+    let has_chan = btf.offset("fuse_req", &["chan"]).is_some();
     let layout = Layout {
         request_owner: find("fuse_req.fm", &[("fuse_req", &["fm"]), ("fuse_req", &["chan"])]),
-        owner_connection: if btf.offset("fuse_req", &["fm"]).is_some() {
-            find("fuse_mount.fc", &[("fuse_mount", &["fc"])])
-        } else {
+        owner_connection: if has_chan {
             find("fuse_chan.conn", &[("fuse_chan", &["conn"])])
+        } else {
+            find("fuse_mount.fc", &[("fuse_mount", &["fc"])])
         },
         connection_device: find("fuse_conn.dev", &[("fuse_conn", &["dev"])]),
+        connected: find("fuse_conn.connected", &[("fuse_chan", &["connected"]), ("fuse_conn", &["connected"])]),
+        has_chan: u32::from(has_chan),
+        refused_argument: btf.argument_of("fuse_get_req", &["fuse_mount", "fuse_chan"]).unwrap_or(0),
+        request_flags: find("fuse_req.flags", &[("fuse_req", &["flags"])]),
         request_opcode: find("fuse_req.in.h.opcode", &[("fuse_req", &["in", "h", "opcode"])]),
         request_pid: find("fuse_req.in.h.pid", &[("fuse_req", &["in", "h", "pid"])]),
         reply_error: find("fuse_req.out.h.error", &[("fuse_req", &["out", "h", "error"])]),
@@ -103,7 +114,30 @@ fn resolve(btf: &Btf<'_>) -> Kernel {
             None => find("pt_regs.si", &[("pt_regs", &["si"])]),
         },
     };
-    Kernel { layout, missing, victim: btf.tracepoint("mark_victim").and_then(|arguments| arguments.first().copied()) }
+    let victim = btf.tracepoint("mark_victim").and_then(|arguments| arguments.first().copied());
+    Kernel { layout, missing, victim, assumed: false }
+}
+
+/// Linux 5.10, where FUSE is a module, has no BTF for modules (`CONFIG_DEBUG_INFO_BTF_MODULES` came with 5.11). This is how
+/// FUSE lies in memory there on x86-64 and, by the same rules of alignment, arm64, with `CONFIG_VIRTIO_FS` on or off.
+fn assume(kernel: Kernel) -> Kernel {
+    let Kernel { layout, mut missing, victim, assumed: _ } = kernel;
+    missing.retain(|member| !member.starts_with("fuse_"));
+    let layout = Layout {
+        request_flags: 48,
+        request_opcode: 60,
+        request_pid: 88,
+        reply_error: 100,
+        reply_unique: 104,
+        request_owner: 144,
+        owner_connection: 0,
+        connected: 296,
+        connection_device: 336,
+        has_chan: 0,
+        refused_argument: 0,
+        ..layout
+    };
+    Kernel { layout, missing, victim, assumed: true }
 }
 
 /// The system calls that can meet a dead connection, by this machine's numbers.

@@ -1,20 +1,23 @@
 //! Loads the kernel object and attaches its programs: for each hook, the first program that really loads and attaches.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io;
 
-use aya::maps::{Map, MapError};
+use aya::maps::{Map, MapData, MapError, RingBuf};
 use aya::programs::{Program, ProgramError};
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use detector_common::layout::{CALLS_SYMBOL, CallTable, LAYOUT_SYMBOL, Layout};
 use thiserror::Error;
 
+use super::BackendChoice;
 use super::attach::Attachment;
 use super::environment::Environment;
-use super::hooks::{Candidate, Form, HOOKS, Hook, HookState, HookStatus};
+use super::hooks::{ABORT, Candidate, Form, HOOKS, Hook, HookState, HookStatus, NO_TYPES, REFUSE, SYS_EXIT, When};
 use super::layout::{self, Kernel as KernelTypes};
 use super::log;
 use super::plain::Plain;
+use super::prove::{self, ProveError};
 use crate::model::BackendKind;
 
 /// Built from `detector-ebpf/` by `cargo xtask build-ebpf`.
@@ -23,11 +26,24 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../detector-ebpf/objec
 /// Why a program is not attached.
 #[derive(Debug, Error)]
 pub enum HookError {
-    /// The kernel has no such tracepoint.
-    #[error("this kernel has no tracepoint {tracepoint}")]
-    NoTracepoint {
+    /// The kernel has no such tracepoint or function.
+    #[error("this kernel has no {place} {name}")]
+    Absent {
+        /// Which of the two.
+        place: &'static str,
         /// Its name.
-        tracepoint: &'static str,
+        name: &'static str,
+    },
+    /// The backend that was asked for does without.
+    #[error("{0}")]
+    NotWanted(String),
+    /// What it told of a connection made for a trial was not so.
+    #[error("{program}: {why}")]
+    Untrue {
+        /// Which program of the kernel object.
+        program: &'static str,
+        /// What was seen.
+        why: String,
     },
     /// The kernel's structures lack what the program reads.
     #[error("this kernel's BTF lacks {}", .members.join(", "))]
@@ -61,8 +77,9 @@ fn clause(text: &Option<String>) -> Cow<'_, str> {
 impl HookError {
     const fn state(&self) -> HookState {
         match self {
-            Self::NoTracepoint { .. } | Self::NoMember { .. } => HookState::Unsupported,
-            Self::Refused { .. } | Self::Earlier(_) => HookState::Refused,
+            Self::Absent { .. } | Self::NoMember { .. } => HookState::Unsupported,
+            Self::NotWanted(_) => HookState::NotNeeded,
+            Self::Refused { .. } | Self::Untrue { .. } | Self::Earlier(_) => HookState::Refused,
         }
     }
 }
@@ -70,13 +87,22 @@ impl HookError {
 /// The kernel object, loaded, and what became of each hook.
 pub(super) struct Loaded {
     pub ebpf: Ebpf,
+    pub events: RingBuf<MapData>,
     pub hooks: Vec<HookStatus>,
-    /// The program for system calls, ready to be attached.
+    /// The program for system calls, ready to be attached, where nothing better tells the same.
     pub on_demand: Option<Candidate>,
+    /// Whether errors that applications get are told by the connection that gives them.
+    pub refusals: bool,
+    /// What detection rests on.
+    pub backend: BackendKind,
 }
 
 /// Tries everything. `Err` holds the hooks' rows when not even the object could be loaded.
-pub(super) fn load(environment: &Environment, kernel_log: bool) -> Result<Loaded, Vec<HookStatus>> {
+pub(super) fn load(
+    environment: &Environment,
+    choice: BackendChoice,
+    kernel_log: bool,
+) -> Result<Loaded, Vec<HookStatus>> {
     let types = match layout::read() {
         Ok(types) => types,
         Err(error) => {
@@ -87,16 +113,16 @@ pub(super) fn load(environment: &Environment, kernel_log: bool) -> Result<Loaded
     let earlier = |error: EbpfError| refuse_all(&HookError::Earlier(explain(&error, environment)));
     let mut ebpf = create(&types, kernel_log).map_err(earlier)?;
     let btf = Btf::from_sys_fs().map_err(|error| earlier(error.into()))?;
-    let mut on_demand = None;
-    let mut hooks = Vec::with_capacity(HOOKS.len());
+    let mut events = take_map(&mut ebpf, "EVENTS").map_err(|error| earlier(error.into()))?;
+    let mut trial = Trial { ebpf, btf, types, environment, choice, found: BTreeMap::new() };
     for hook in &HOOKS {
-        let result = try_hook(&mut ebpf, &btf, hook, &types, environment);
-        if let (Ok(candidate), true) = (&result, hook.on_demand) {
-            on_demand = Some(*candidate);
-        }
-        hooks.push(row(hook, result));
+        trial.try_hook(hook);
     }
-    Ok(Loaded { ebpf, hooks, on_demand })
+    trial.prove(&mut events);
+    let hooks = HOOKS.iter().filter_map(|hook| Some(row(hook, trial.found.get(hook.name)?))).collect();
+    let (backend, refusals) = (trial.backend(), trial.serves(REFUSE).is_some());
+    let on_demand = trial.serves(SYS_EXIT);
+    Ok(Loaded { ebpf: trial.ebpf, events, hooks, on_demand, refusals, backend })
 }
 
 /// Creates the maps. The programs are not loaded yet.
@@ -131,61 +157,154 @@ fn explain(error: &EbpfError, environment: &Environment) -> String {
     }
 }
 
-fn try_hook(
-    ebpf: &mut Ebpf,
-    btf: &Btf,
-    hook: &Hook,
-    types: &KernelTypes,
-    environment: &Environment,
-) -> Result<Candidate, HookError> {
-    let members = hook.missing(types);
-    if !members.is_empty() {
-        return Err(HookError::NoMember { members });
-    }
-    let mut first = None;
-    for candidate in hook.candidates(types) {
-        let attachment = attach(ebpf, btf, hook, candidate, environment);
-        let detached = attachment.and_then(|attachment| {
-            if !hook.on_demand {
-                return Ok(());
-            }
-            attachment.detach(ebpf).map_err(|error| refused(candidate, "detaching", error, environment))
-        });
-        match detached {
-            Ok(()) => return Ok(candidate),
-            // The first refusal says most: the second candidate is the lesser one.
-            Err(error) => first = first.or(Some(error)),
-        }
-    }
-    Err(first.unwrap_or(HookError::NoTracepoint { tracepoint: hook.tracepoint }))
+/// A hook that works: the program, and its attachment where it is attached for good.
+struct Found {
+    candidate: Candidate,
+    attachment: Option<Attachment>,
 }
 
-fn attach(
-    ebpf: &mut Ebpf,
-    btf: &Btf,
-    hook: &Hook,
-    candidate: Candidate,
-    environment: &Environment,
-) -> Result<Attachment, HookError> {
-    let Candidate { program: name, form } = candidate;
-    let refused = |action, error| match error {
-        ProgramError::Btf(BtfError::UnknownBtfTypeName { .. }) => {
-            HookError::NoTracepoint { tracepoint: hook.tracepoint }
+/// The hooks, tried one after another.
+struct Trial<'a> {
+    ebpf: Ebpf,
+    btf: Btf,
+    types: KernelTypes,
+    environment: &'a Environment,
+    choice: BackendChoice,
+    found: BTreeMap<&'static str, Result<Found, HookError>>,
+}
+
+impl Trial<'_> {
+    /// The program that serves the hook, if one does.
+    fn serves(&self, name: &str) -> Option<Candidate> {
+        Some(self.found.get(name)?.as_ref().ok()?.candidate)
+    }
+
+    fn backend(&self) -> BackendKind {
+        self.serves(ABORT).map_or(BackendKind::Tracepoint, |candidate| candidate.form.backend())
+    }
+
+    fn try_hook(&mut self, hook: &Hook) {
+        let result = match self.unwanted(hook) {
+            Some(why) => Err(HookError::NotWanted(why)),
+            None => self.first_that_works(hook),
+        };
+        let result = match (result, hook.when) {
+            (Err(HookError::Absent { .. }), When::WithAbortIfThere { without }) => {
+                Err(HookError::NotWanted(without.to_owned()))
+            }
+            (result, _) => result,
+        };
+        self.found.insert(hook.name, result);
+    }
+
+    fn unwanted(&self, hook: &Hook) -> Option<String> {
+        let served = |name| self.serves(name).is_some();
+        match hook.when {
+            When::WithAbort | When::WithAbortIfThere { .. } if !served(ABORT) => {
+                Some(format!("of use only beside {ABORT}"))
+            }
+            When::OnDemand if served(REFUSE) && served(ABORT) => Some(format!("{REFUSE} and {ABORT} tell the same")),
+            _ if hook.candidates(&self.types, self.choice).is_empty() => match self.choice {
+                BackendChoice::Only(backend) => Some(format!("the {} backend was asked for", backend.as_str())),
+                BackendChoice::Auto => None,
+            },
+            _ => None,
         }
-        ProgramError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::ENOENT) => {
-            HookError::NoTracepoint { tracepoint: hook.tracepoint }
+    }
+
+    fn first_that_works(&mut self, hook: &Hook) -> Result<Found, HookError> {
+        let members = hook.missing(&self.types);
+        if !members.is_empty() {
+            return Err(HookError::NoMember { members });
         }
-        error => refused(candidate, action, error, environment),
-    };
-    let program =
-        ebpf.program_mut(name).ok_or_else(|| HookError::Earlier(format!("the kernel object lacks {name}")))?;
-    let loaded = match (program, form) {
-        (Program::BtfTracePoint(program), Form::Typed) => program.load(hook.tracepoint, btf),
-        (Program::RawTracePoint(program), Form::Raw) => program.load(),
+        let mut first: Option<HookError> = None;
+        for candidate in hook.candidates(&self.types, self.choice) {
+            match self.attach(candidate) {
+                Ok(attachment) if hook.when == When::OnDemand => {
+                    let detached = attachment.detach(&mut self.ebpf);
+                    let refused = |error| refused(candidate, "detaching", error, self.environment);
+                    return detached.map_err(refused).map(|()| Found { candidate, attachment: None });
+                }
+                Ok(attachment) => return Ok(Found { candidate, attachment: Some(attachment) }),
+                // The first refusal says most: later candidates are the lesser ones. That one of a function's names is
+                // absent says least.
+                Err(error) if first.as_ref().is_none_or(|first| matches!(first, HookError::Absent { .. })) => {
+                    first = Some(error);
+                }
+                Err(_) => {}
+            }
+        }
+        Err(first.unwrap_or(HookError::Absent { place: "tracepoint", name: hook.name }))
+    }
+
+    fn attach(&mut self, candidate: Candidate) -> Result<Attachment, HookError> {
+        let Candidate { program: name, form, target } = candidate;
+        let refused = |action, error: ProgramError| match missing(&error) {
+            true => HookError::Absent { place: form.place(), name: target },
+            false => refused(candidate, action, error, self.environment),
+        };
+        let program = self.ebpf.program_mut(name);
+        let program = program.ok_or_else(|| HookError::Earlier(format!("the kernel object lacks {name}")))?;
+        let loaded = match (&mut *program, form) {
+            (Program::BtfTracePoint(program), Form::Typed) => program.load(target, &self.btf),
+            (Program::RawTracePoint(program), Form::Raw) => program.load(),
+            (Program::FEntry(program), Form::Fentry) => program.load(target, &self.btf),
+            (Program::KProbe(program), Form::Kprobe) => program.load(),
+            _ => Err(ProgramError::UnexpectedProgramType),
+        };
+        loaded.map_err(|error| refused("loading", error))?;
+        Attachment::new(&mut self.ebpf, candidate).map_err(|error| {
+            // It may be tried on another place.
+            let _ = self.ebpf.program_mut(name).map(unload);
+            refused("attaching", error)
+        })
+    }
+
+    /// Has the kernel make and end a connection that nobody sees, and looks whether the hook on the abort tells of it, under
+    /// the number that it has. Memory whose layout is only assumed is not trusted otherwise.
+    fn prove(&mut self, events: &mut RingBuf<MapData>) {
+        let Some(Candidate { program, .. }) = self.serves(ABORT) else { return };
+        let why = match prove::run(events) {
+            Ok(()) => return,
+            Err(ProveError::Impossible(error)) if !self.types.assumed => {
+                tracing::debug!(%error, "the hooks were not tried on a connection");
+                return;
+            }
+            Err(error) => error.to_string(),
+        };
+        let of_functions = |found: &Found| found.candidate.form.place() == "function";
+        let found = self.found.iter().filter(|(_, found)| found.as_ref().is_ok_and(of_functions));
+        let names: Vec<_> = found.map(|(name, _)| *name).collect();
+        for name in names {
+            let untrue = Err(HookError::Untrue { program, why: why.clone() });
+            if let Some(Ok(Found { attachment: Some(attachment), .. })) = self.found.insert(name, untrue) {
+                // What is still attached tells of numbers that mean nothing.
+                let _ = attachment.detach(&mut self.ebpf);
+            }
+        }
+        for hook in HOOKS.iter().filter(|hook| hook.when == When::OnDemand) {
+            self.try_hook(hook);
+        }
+    }
+}
+
+fn unload(program: &mut Program) -> Result<(), ProgramError> {
+    match program {
+        Program::BtfTracePoint(program) => program.unload(),
+        Program::RawTracePoint(program) => program.unload(),
+        Program::FEntry(program) => program.unload(),
+        Program::KProbe(program) => program.unload(),
         _ => Err(ProgramError::UnexpectedProgramType),
-    };
-    loaded.map_err(|error| refused("loading", error))?;
-    Attachment::new(ebpf, candidate, hook.tracepoint).map_err(|error| refused("attaching", error))
+    }
+}
+
+/// Whether the error says that the kernel has no such place.
+fn missing(error: &ProgramError) -> bool {
+    match error {
+        ProgramError::Btf(BtfError::UnknownBtfTypeName { .. }) => true,
+        ProgramError::SyscallError(error) => error.io_error.raw_os_error() == Some(libc::ENOENT),
+        _ => false,
+    }
 }
 
 /// Lines of the verifier's log that are kept: its last ones say what is wrong.
@@ -212,33 +331,33 @@ pub(super) fn refused(
     HookError::Refused { program: candidate.program, action, error, blame, log }
 }
 
-fn row(hook: &Hook, result: Result<Candidate, HookError>) -> HookStatus {
-    let (status, why) = match result {
-        Ok(Candidate { form, .. }) if hook.on_demand => {
-            (HookState::NotNeeded, format!("{}, attached only while it is asked for", form.as_str()))
+fn row(hook: &Hook, found: &Result<Found, HookError>) -> HookStatus {
+    let (status, why) = match found {
+        Ok(Found { candidate, attachment: None }) => {
+            (HookState::NotNeeded, format!("{}; attached only while it is asked for", candidate.form.words()))
         }
-        Ok(Candidate { form, .. }) => (HookState::Attached, form.as_str().to_owned()),
+        Ok(Found { candidate, attachment: Some(_) }) => (HookState::Attached, candidate.form.words().to_owned()),
         Err(error) => (error.state(), error.to_string()),
     };
+    let serving = found.as_ref().ok().map(|found| found.candidate);
+    let name = serving.filter(|_| hook.name == ABORT).map_or(hook.name, |candidate| candidate.target);
+    let best = || hook.candidates(&NO_TYPES, BackendChoice::Auto).first().map(|best| best.form.backend());
+    let backend = serving.map(|candidate| candidate.form.backend()).or_else(best).unwrap_or(BackendKind::Tracepoint);
     let lost = matches!(status, HookState::Unsupported | HookState::Refused).then_some(hook.lost);
-    HookStatus { name: hook.tracepoint, backend: BackendKind::Tracepoint, status, why: Some(why), lost }
+    HookStatus { name, backend, status, why: Some(why), lost }
 }
 
 /// The rows when nothing can be tried.
 pub(super) fn refuse_all(error: &HookError) -> Vec<HookStatus> {
-    HOOKS.iter().map(|hook| row(hook, Err(HookError::Earlier(error.to_string())))).collect()
+    let all = HOOKS.iter().filter(|hook| matches!(hook.when, When::Always | When::OnDemand));
+    all.map(|hook| row(hook, &Err(HookError::Earlier(error.to_string())))).collect()
 }
 
 /// The rows when BPF was not asked for.
 pub(super) fn not_wanted() -> Vec<HookStatus> {
-    let row = |hook: &Hook| HookStatus {
-        name: hook.tracepoint,
-        backend: BackendKind::Tracepoint,
-        status: HookState::NotNeeded,
-        why: Some("the portable backend was asked for".to_owned()),
-        lost: Some(hook.lost),
-    };
-    HOOKS.iter().map(row).collect()
+    let why = || Err(HookError::NotWanted("the portable backend was asked for".to_owned()));
+    let all = HOOKS.iter().filter(|hook| matches!(hook.when, When::Always | When::OnDemand));
+    all.map(|hook| HookStatus { lost: Some(hook.lost), ..row(hook, &why()) }).collect()
 }
 
 /// A map of the object, which has it: the object is part of this program.

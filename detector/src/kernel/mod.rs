@@ -15,6 +15,7 @@ mod layout;
 mod load;
 mod log;
 mod plain;
+mod prove;
 
 use std::collections::HashSet;
 use std::io;
@@ -31,7 +32,7 @@ use self::hooks::Candidate;
 use self::log::KernelLog;
 use crate::model::{BackendKind, DeviceNumber};
 
-pub use self::counters::{ConnectionCounters, Counters, OldestRequest};
+pub use self::counters::{ConnectionCounters, Counters, OldestRequest, VfsErrors};
 pub use self::doctor::{BtfState, Doctor, Verdict, examine, release};
 pub use self::environment::{Capability, Lockdown};
 pub use self::events::{EventStream, KernelEvent};
@@ -44,10 +45,8 @@ pub enum BackendChoice {
     /// The best that works.
     #[default]
     Auto,
-    /// Kernel programs on tracepoints, or nothing.
-    Tracepoint,
-    /// No BPF, even where it would work.
-    Portable,
+    /// This one, or nothing. [`BackendKind::Portable`]: no BPF, even where it would work.
+    Only(BackendKind),
 }
 
 /// What [`load`] is to do.
@@ -72,9 +71,11 @@ pub struct Detection {
 /// There is no detection of the kind that was asked for.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The tracepoint backend was asked for and no program is attached.
-    #[error("the tracepoint backend does not work here: {}", reasons(.hooks))]
-    NoTracepoint {
+    /// A backend was asked for and its programs are not attached.
+    #[error("the {} backend does not work here: {}", .wanted.as_str(), reasons(.hooks))]
+    NotThis {
+        /// Which backend.
+        wanted: BackendKind,
         /// Every hook, with the reason.
         hooks: Vec<HookStatus>,
     },
@@ -90,7 +91,7 @@ impl LoadError {
     /// How each hook fared.
     pub fn hooks(&self) -> &[HookStatus] {
         match self {
-            Self::NoTracepoint { hooks } | Self::Nothing { hooks } => hooks,
+            Self::NotThis { hooks, .. } | Self::Nothing { hooks } => hooks,
         }
     }
 }
@@ -110,19 +111,22 @@ fn reasons(hooks: &[HookStatus]) -> String {
 ///
 /// # Errors
 /// With [`BackendChoice::Auto`] only when not even the portable backend can work (no /proc); with
-/// [`BackendChoice::Tracepoint`] when no kernel program is attached.
+/// [`BackendChoice::Only`] when that backend does not.
 pub fn load(options: &LoadOptions) -> Result<Detection, LoadError> {
     let (kernel, mut hooks) = match options.backend {
-        BackendChoice::Portable => (None, load::not_wanted()),
-        BackendChoice::Auto | BackendChoice::Tracepoint => try_kernel(options.kernel_log),
+        BackendChoice::Only(BackendKind::Portable) => (None, load::not_wanted()),
+        choice => try_kernel(choice, options.kernel_log),
     };
     give_back_memory();
-    if let Some(kernel) = kernel {
-        hooks.extend(hooks::portable());
-        return Ok(Detection { backend: BackendKind::Tracepoint, kernel: Some(kernel), hooks });
+    let backend = kernel.as_ref().map_or(BackendKind::Portable, |(_, backend)| *backend);
+    if let BackendChoice::Only(wanted) = options.backend
+        && wanted != backend
+    {
+        return Err(LoadError::NotThis { wanted, hooks });
     }
-    if options.backend == BackendChoice::Tracepoint {
-        return Err(LoadError::NoTracepoint { hooks });
+    if let Some((kernel, backend)) = kernel {
+        hooks.extend(hooks::portable());
+        return Ok(Detection { backend, kernel: Some(kernel), hooks });
     }
     let portable = hooks::portable();
     let works = portable.iter().any(|hook| hook.name == hooks::MOUNTINFO && hook.status == HookState::Attached);
@@ -134,18 +138,22 @@ pub fn load(options: &LoadOptions) -> Result<Detection, LoadError> {
     }
 }
 
-/// The kernel programs, if any of them is attached.
-fn try_kernel(kernel_log: bool) -> (Option<Kernel>, Vec<HookStatus>) {
+/// The kernel programs, if any of them is attached, and the backend that they are.
+fn try_kernel(choice: BackendChoice, kernel_log: bool) -> (Option<(Kernel, BackendKind)>, Vec<HookStatus>) {
+    // FUSE as a module is loaded by the first who opens its device; its functions are there from then on.
+    let _ = std::fs::File::open("/dev/fuse");
     let environment = Environment::read();
-    let load::Loaded { ebpf, hooks, on_demand } = match load::load(&environment, kernel_log) {
+    let mut loaded = match load::load(&environment, choice, kernel_log) {
         Ok(loaded) => loaded,
         Err(hooks) => return (None, hooks),
     };
+    let hooks = std::mem::take(&mut loaded.hooks);
     if !hooks.iter().any(|hook| hook.status == HookState::Attached) {
         return (None, hooks);
     }
-    match Kernel::new(ebpf, on_demand, kernel_log) {
-        Ok(kernel) => (Some(kernel), hooks),
+    let backend = loaded.backend;
+    match Kernel::new(loaded, kernel_log) {
+        Ok(kernel) => (Some((kernel, backend)), hooks),
         Err(error) => (None, load::refuse_all(&HookError::Earlier(format!("opening the maps: {error}")))),
     }
 }
@@ -166,14 +174,15 @@ pub struct Kernel {
     events: Option<RingBuf<MapData>>,
     kernel_log: bool,
     on_demand: Option<Candidate>,
+    refusals: bool,
     calls: Option<Attachment>,
 }
 
 impl Kernel {
-    fn new(mut ebpf: Ebpf, on_demand: Option<Candidate>, kernel_log: bool) -> Result<Self, MapError> {
-        let maps = Maps::open(&mut ebpf)?;
-        let events = load::take_map(&mut ebpf, "EVENTS")?;
-        Ok(Self { ebpf, maps: Arc::new(maps), events: Some(events), kernel_log, on_demand, calls: None })
+    fn new(loaded: load::Loaded, kernel_log: bool) -> Result<Self, MapError> {
+        let load::Loaded { mut ebpf, events, on_demand, refusals, .. } = loaded;
+        let maps = Arc::new(Maps::open(&mut ebpf)?);
+        Ok(Self { ebpf, maps, events: Some(events), kernel_log, on_demand, refusals, calls: None })
     }
 
     /// Reads what the programs count.
@@ -206,17 +215,21 @@ impl Kernel {
         self.maps.forget(daemons, &connections.iter().map(|device| device.to_kernel()).collect());
     }
 
-    /// Attaches or detaches the program that watches every system call's result. Does nothing when it is so already. A
+    /// Attaches or detaches the program that watches every system call's result. Does nothing when it is so already, or when
+    /// dead connections tell themselves whom they refuse. A
     /// detached program may still see some calls: the kernel takes it off the tracepoint in a work queue.
     ///
     /// # Errors
     /// When the kernel did not allow that program in the first place, or refuses now.
     pub fn set_vfs_errors(&mut self, attached: bool) -> Result<(), HookError> {
-        let candidate = self.on_demand.ok_or(HookError::NoTracepoint { tracepoint: SYS_EXIT })?;
+        if self.refusals && self.on_demand.is_none() {
+            return Ok(());
+        }
+        let candidate = self.on_demand.ok_or(HookError::Absent { place: "tracepoint", name: SYS_EXIT })?;
         let refused = |action, error| load::refused(candidate, action, error, &Environment::read());
         match (attached, self.calls.take()) {
             (true, None) => {
-                let attachment = Attachment::new(&mut self.ebpf, candidate, SYS_EXIT);
+                let attachment = Attachment::new(&mut self.ebpf, candidate);
                 self.calls = Some(attachment.map_err(|error| refused("attaching", error))?);
             }
             (false, Some(attachment)) => {

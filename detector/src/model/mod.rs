@@ -11,6 +11,6 @@ mod transition;
 
 pub use connection::{ConnectionId, DeviceNumber, ParseDeviceNumberError};
 pub use mount::{FsKind, Mount, MountFlags, MountId, NamespaceId, Propagation};
-pub use process::{AbortCall, Daemon, ExitStatus, Process, Signal};
+pub use process::{AbortCall, AbortCause, Daemon, ExitStatus, Process, Signal};
 pub use reason::Reason;
 pub use transition::{BackendKind, Boottime, Recovery, Transition, TransitionKind, TransitionMount};

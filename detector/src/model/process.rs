@@ -29,8 +29,27 @@ pub struct Daemon {
 pub enum AbortCall {
     /// write(2): `fuse_conn_abort_write`, the connection's `abort` file.
     Write,
-    /// umount(2): `fuse_umount_begin` for `umount -f`, or `fuse_conn_destroy` for the last reference of a clean unmount.
+    /// umount(2): `fuse_umount_begin` for `umount -f`, or, where only the system call is known, `fuse_conn_destroy` for the last
+    /// reference of a clean unmount.
     Umount,
+}
+
+/// Why the kernel aborted a connection, as the function tells from which it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AbortCause {
+    /// The last `/dev/fuse` descriptor was closed (`fuse_dev_release`).
+    Closed {
+        /// By a task that exits.
+        exiting: bool,
+    },
+    /// On purpose.
+    Call(AbortCall),
+    /// Its last mount is gone (`fuse_conn_destroy`): the regular end.
+    LastUnmount,
+    /// A request exceeded the kernel's own limit (`fuse_check_timeout`).
+    RequestTimeout,
+    /// From elsewhere.
+    Unknown,
 }
 
 /// A signal by number. Written by its name.

@@ -44,6 +44,10 @@ impl Sub for Boottime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendKind {
+    /// Trampolines at the entry of FUSE's own functions (`fentry`), beside tracepoints.
+    Fentry,
+    /// Breakpoints there (`kprobe`), beside tracepoints.
+    Kprobe,
     /// BTF-typed or raw tracepoints.
     Tracepoint,
     /// No BPF: pidfd and mountinfo notification.
@@ -54,8 +58,18 @@ impl BackendKind {
     /// As it is written in JSON, labels and options.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Fentry => "fentry",
+            Self::Kprobe => "kprobe",
             Self::Tracepoint => "tracepoint",
             Self::Portable => "portable",
+        }
+    }
+
+    /// Whether the end of a connection is seen at its source: the function of the kernel that aborts it.
+    pub const fn sees_aborts(self) -> bool {
+        match self {
+            Self::Fentry | Self::Kprobe => true,
+            Self::Tracepoint | Self::Portable => false,
         }
     }
 }

@@ -157,7 +157,8 @@ fn errors_of_applications_cost_one_probe_a_connection_and_second() {
     for _ in 0..100 {
         bench.wait(Duration::from_millis(49));
         let at = bench.now;
-        let event = KernelEvent::VfsError { at, process: process(5), errno: libc::ENOTCONN, descriptor: None };
+        let event =
+            KernelEvent::VfsError { at, device: None, process: process(5), errno: libc::ENOTCONN, descriptor: None };
         let mut did = bench.on(Event::Kernel(event));
         if did.pauses_for(Timer::Retry) {
             did.append(bench.on(Event::Timer { connection: connection(45, 1), timer: Timer::Retry }));

@@ -29,7 +29,8 @@ fn an_ignored_mount_is_never_probed() {
     did.append(bench.holders([]));
     did.append(bench.on(Event::Lost));
     let at = bench.now;
-    let event = KernelEvent::VfsError { at, process: process(5), errno: libc::ENOTCONN, descriptor: None };
+    let event =
+        KernelEvent::VfsError { at, device: None, process: process(5), errno: libc::ENOTCONN, descriptor: None };
     did.append(bench.on(Event::Kernel(event)));
     assert_eq!(did.probed(), []);
     let died = life("defaults: { mode: ignore }", |_| ());

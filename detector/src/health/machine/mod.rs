@@ -10,7 +10,7 @@ use self::question::Question;
 use self::timers::Timers;
 use super::evidence::{Cause, Evidence, Moment};
 use super::input::{Effect, Input, Origin, State, Timer, Verdict};
-use crate::model::{AbortCall, Boottime, ConnectionId, Daemon, Reason};
+use crate::model::{AbortCall, AbortCause, Boottime, ConnectionId, Daemon, Reason};
 
 pub use self::question::GRACE;
 
@@ -97,6 +97,11 @@ impl Machine {
                 self.evidence.aborted(Moment { at, stamped: true }, by, if exiting { None } else { call });
                 self.requests_aborted(pid, exiting, effects);
             }
+            Input::Aborted { at: _, by: _, cause: AbortCause::LastUnmount } => self.destroyed(effects),
+            Input::Aborted { at, by, cause } => {
+                self.evidence.severed(Moment { at, stamped: true }, by, cause);
+                self.severed(at, effects);
+            }
             Input::AbortWritten { at, actor } => {
                 self.evidence.deliberate(Moment { at, stamped: false }, actor, AbortCall::Write);
                 self.suspect(effects);
@@ -127,6 +132,11 @@ impl Machine {
             Timer::Settle => self.presence.settled = true,
             Timer::Retry => self.ask(effects),
         }
+    }
+
+    /// The kernel said for certain that it will never answer again. Nothing the machine hears from now on changes that.
+    pub const fn is_severed(&self) -> bool {
+        self.evidence.is_severed()
     }
 
     /// It may be alive, and has mounts to ask through.

@@ -84,6 +84,23 @@ impl Machine {
         }
     }
 
+    /// It was aborted. If nothing violent explains that, a clean unmount may follow.
+    pub(super) fn severed(&mut self, at: Boottime, effects: &mut Effects) {
+        match self.evidence.cause(GRACE) {
+            Some(cause) if self.state == State::Detached && cause.certain => self.die(cause, effects),
+            _ if self.state == State::Detached => self.look_soon(effects),
+            _ if self.in_question() => self.found_dead(at, false, effects),
+            _ => {}
+        }
+    }
+
+    /// Its last mount is gone, and its control directory goes.
+    pub(super) fn destroyed(&mut self, effects: &mut Effects) {
+        if self.in_question() || self.state == State::Detached {
+            self.look_soon(effects);
+        }
+    }
+
     /// Something happened that may have killed it.
     pub(super) fn suspect(&mut self, effects: &mut Effects) {
         self.reconsider(effects);
@@ -107,7 +124,7 @@ impl Machine {
     }
 
     pub(super) fn ask(&mut self, effects: &mut Effects) {
-        if !self.in_question() {
+        if !self.in_question() || self.evidence.is_severed() {
             return;
         }
         match self.question.probe {
@@ -137,7 +154,8 @@ impl Machine {
         effects: &mut Effects,
     ) {
         let before = std::mem::take(&mut self.question.probe);
-        if !self.in_question() {
+        if !self.in_question() || self.evidence.is_severed() {
+            // Of one that was aborted more is known than any answer tells.
             return;
         }
         match outcome {
@@ -188,8 +206,12 @@ impl Machine {
     }
 
     pub(super) fn grace_over(&mut self, effects: &mut Effects) {
-        if let Some(held) = &mut self.question.held {
-            held.due = true;
+        let Some(held) = &mut self.question.held else { return };
+        held.due = true;
+        let since = held.since;
+        if self.evidence.is_severed() {
+            self.found_dead(since, false, effects);
+        } else {
             self.ask(effects);
         }
     }

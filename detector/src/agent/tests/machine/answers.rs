@@ -8,7 +8,13 @@ impl Machine {
     pub fn access_failed(&mut self) {
         if self.hooks {
             let at = self.bench.now;
-            let failed = KernelEvent::VfsError { at, process: process(5), errno: libc::ENOTCONN, descriptor: None };
+            let failed = KernelEvent::VfsError {
+                at,
+                device: None,
+                process: process(5),
+                errno: libc::ENOTCONN,
+                descriptor: None,
+            };
             self.kernel.push_back(Event::Kernel(failed));
         }
     }
