@@ -126,9 +126,10 @@ fn pick(unpacked: &Path, release: &str, ready: &Path) -> Result<()> {
         fs::create_dir_all(to.parent().context("no parent")?)?;
         fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))
     };
-    copy(&unpacked.join(format!("boot/vmlinuz-{release}")), &ready.join("vmlinuz"))?;
     let [old, merged] = ["lib/modules", "usr/lib/modules"].map(|place| unpacked.join(place).join(release));
     let modules = if merged.exists() { merged } else { old };
+    let [beside, boot] = [modules.join("vmlinuz"), unpacked.join(format!("boot/vmlinuz-{release}"))];
+    copy(if beside.exists() { &beside } else { &boot }, &ready.join("vmlinuz"))?;
     for list in MODULE_LISTS.map(|list| modules.join(list)).iter().filter(|list| list.exists()) {
         copy(list, &ready.join("modules").join(list.file_name().context("no name")?))?;
     }
