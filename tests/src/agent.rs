@@ -142,6 +142,7 @@ impl<'a> Agent<'a> {
     /// # Panics
     /// As [`Self::wait_for`].
     pub fn wait_new(&mut self, patience: Duration, what: &str, matches: impl Fn(&Event) -> bool) -> Event {
+        let patience = wait::stretched(patience);
         let deadline = Instant::now() + patience;
         loop {
             let event = match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {

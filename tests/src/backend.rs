@@ -5,6 +5,8 @@ use std::io::Write;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use serde_json::Value;
+
 use crate::agent;
 use crate::sandbox::Sandbox;
 
@@ -38,7 +40,7 @@ impl Backend {
         static TRACEPOINT: OnceLock<Option<String>> = OnceLock::new();
         match self {
             Self::Portable => None,
-            Self::Tracepoint => TRACEPOINT.get_or_init(ask_doctor).as_deref(),
+            Self::Tracepoint => TRACEPOINT.get_or_init(|| ask_doctor(self)).as_deref(),
         }
     }
 }
@@ -49,13 +51,24 @@ impl fmt::Display for Backend {
     }
 }
 
-fn ask_doctor() -> Option<String> {
-    let output = Command::new(agent::program()).args(["doctor", "--output", "json"]).output().expect("doctor");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+/// Whether the agent says that the backend does not work here, or only in part: a hook of its own is missing. What it then
+/// says of each such hook.
+fn ask_doctor(backend: Backend) -> Option<String> {
+    let mut doctor = Command::new(agent::program());
+    let output = doctor.args(["doctor", "--output", "json", "--backend", backend.as_str()]).output().expect("doctor");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("doctor printed no JSON: {error}: {}", String::from_utf8_lossy(&output.stderr));
     });
-    let backend = report.get("backend").and_then(serde_json::Value::as_str);
-    (backend != Some(Backend::Tracepoint.as_str())).then(|| format!("doctor says backend {backend:?}"))
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let hooks = report.get("hooks").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let lost = |hook: &&Value| {
+        text(hook, "backend") == backend.as_str() && ["refused", "unsupported"].contains(&text(hook, "status").as_str())
+    };
+    let lost: Vec<_> =
+        hooks.iter().filter(lost).map(|hook| format!("{}: {}", text(hook, "name"), text(hook, "why"))).collect();
+    let works = text(&report, "backend") == backend.as_str() && lost.is_empty();
+    (!works)
+        .then(|| format!("doctor says: {}", if lost.is_empty() { "no such backend".into() } else { lost.join("; ") }))
 }
 
 /// Runs a scenario with a backend, in the given kind of sandbox. Where the backend can't work, it says so on standard

@@ -10,7 +10,7 @@ use nix::sys::statvfs::statvfs;
 use crate::agent::Agent;
 use crate::event::Event;
 use crate::mountinfo::{self, Entry};
-use crate::wait::PATIENCE;
+use crate::wait::{PATIENCE, stretched};
 
 /// The answer of statvfs(3), which asks the daemon; in a thread of its own, because a hung one never answers.
 ///
@@ -20,7 +20,7 @@ pub fn ask(path: &Path) -> Result<(), Errno> {
     let (sender, answer) = channel();
     let asked = path.to_owned();
     thread::spawn(move || sender.send(statvfs(&asked).map(drop)));
-    answer.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("statvfs {} does not answer", path.display()))
+    answer.recv_timeout(stretched(PATIENCE)).unwrap_or_else(|_| panic!("statvfs {} does not answer", path.display()))
 }
 
 /// What is mounted now, to be compared with what is mounted after healing.

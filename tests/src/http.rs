@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crate::wait::stretched;
+
 /// The agent answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -13,8 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// If the agent can't be reached, or the answer is no HTTP.
 pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    let mut stream = TcpStream::connect_timeout(&address, stretched(TIMEOUT))?;
+    stream.set_read_timeout(Some(stretched(TIMEOUT)))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

@@ -118,7 +118,7 @@ impl Steerfs {
     /// If it is refused.
     pub fn send(&self, command: &Command) -> Answer {
         let mut stream = UnixStream::connect(&self.control).expect("connect to the control socket");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(wait::stretched(PATIENCE))).expect("a timeout");
         writeln!(stream, "{}", serde_json::to_string(command).expect("JSON")).expect("send the command");
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line).expect("an answer");

@@ -14,6 +14,7 @@ mod stats;
 mod steerfs;
 mod test;
 mod transition;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -42,6 +43,8 @@ enum Task {
     BuildEbpf(build_ebpf::Options),
     /// Generate the reference pages in docs/, or check that they are up to date
     Docs(docs::Options),
+    /// Run the scenarios on other kernels, in virtual machines
+    Vm(vm::Options),
     /// Run what a change has to pass
     Ci,
 }
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Task::Bench(bench) => sandbox::run(inside, bench::PROFILE, |scratch| bench::run(&bench, scratch)),
         Task::BuildEbpf(options) => build_ebpf::run(&options).map(|()| ExitCode::SUCCESS),
         Task::Docs(options) => docs::run(&options),
+        Task::Vm(options) => vm::run(&options),
         Task::Ci => ci::run(),
     };
     done.unwrap_or_else(|error| {

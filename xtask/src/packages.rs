@@ -1,4 +1,4 @@
-//! The Debian packages that the tests need, and their installation.
+//! The Debian packages that tasks need, and their installation.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::process::Running;
 
 /// One package.
-struct Package {
+pub struct Package {
     /// Its name in Debian.
     name: &'static str,
     /// A program that it brings, looked for in PATH.
@@ -17,8 +17,8 @@ struct Package {
     reason: &'static str,
 }
 
-/// All of them. Nothing else in this repository names a package.
-const PACKAGES: &[Package] = &[
+/// What the tests run. Beside these two lists, only the tool chain for the kernel programs has packages of its own.
+pub const TESTS: &[Package] = &[
     Package { name: "fuse3", brings: "fusermount3", reason: "the helper with which daemons mount and users unmount" },
     Package { name: "bindfs", brings: "bindfs", reason: "a daemon on libfuse 2, high level" },
     Package { name: "rclone", brings: "rclone", reason: "a daemon in Go with a FUSE library of its own" },
@@ -27,16 +27,22 @@ const PACKAGES: &[Package] = &[
     Package { name: "mount", brings: "losetup", reason: "umount, and loop devices for file systems of type fuseblk" },
 ];
 
-/// Installs what is missing with apt-get.
+/// What `cargo xtask vm` runs; without the daemons in [`TESTS`] it can't run the scenarios about them.
+pub const VIRTUAL_MACHINES: &[Package] = &[
+    Package { name: "qemu-system-x86", brings: "qemu-system-x86_64", reason: "the virtual machines" },
+    Package { name: "xz-utils", brings: "xz", reason: "to unpack kernel modules" },
+];
+
+/// Installs with apt-get what is missing of these.
 ///
 /// # Errors
 /// apt-get is missing or failed; with what to install by hand.
-pub fn ensure_installed() -> Result<()> {
-    let missing: Vec<&Package> = PACKAGES.iter().filter(|package| !is_there(package.brings)).collect();
+pub fn ensure_installed(packages: &[Package]) -> Result<()> {
+    let missing: Vec<&Package> = packages.iter().filter(|package| !is_there(package.brings)).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    println!("packages that the tests need and that are missing:");
+    println!("packages that are needed and missing:");
     for Package { name, reason, .. } in &missing {
         println!("  {name:<20} {reason}");
     }
@@ -49,10 +55,15 @@ pub fn ensure_installed() -> Result<()> {
 }
 
 fn is_there(program: &str) -> bool {
+    find(program).is_some()
+}
+
+/// Where a program is.
+pub fn find(program: &str) -> Option<PathBuf> {
     // sbin: where mount helpers live; not in everybody's PATH.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    directories.into_iter().any(|directory| directory.join(program).is_file())
+    directories.into_iter().map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
 fn install(names: &[&str]) -> Result<()> {
@@ -81,10 +92,11 @@ mod tests {
 
     #[test]
     fn each_package_is_listed_once_with_its_reason() {
-        let mut names: Vec<_> = PACKAGES.iter().map(|package| package.name).collect();
+        let all = || TESTS.iter().chain(VIRTUAL_MACHINES);
+        let mut names: Vec<_> = all().map(|package| package.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), PACKAGES.len());
-        assert!(PACKAGES.iter().all(|package| !package.reason.is_empty() && !package.brings.is_empty()));
+        assert_eq!(names.len(), all().count());
+        assert!(all().all(|package| !package.reason.is_empty() && !package.brings.is_empty()));
     }
 }

@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         return Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     sandbox::check_machine()?;
-    packages::ensure_installed()?;
+    packages::ensure_installed(packages::TESTS)?;
     workspace::build(Profile::Dev)?;
     // Whatever detaches itself in a test becomes a child of this process, so that it is found.
     prctl::set_child_subreaper(true).context("cannot become a subreaper")?;

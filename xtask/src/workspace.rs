@@ -29,6 +29,18 @@ pub fn cargo() -> Result<Command> {
     Ok(command)
 }
 
+/// What is fetched or built once for every clone of the source tree, outside of each.
+///
+/// # Errors
+/// The environment names no home.
+pub fn cache_dir() -> Result<PathBuf> {
+    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
+        Some(base) => PathBuf::from(base),
+        None => std::env::home_dir().context("neither XDG_CACHE_HOME nor HOME is set")?.join(".cache"),
+    };
+    Ok(base.join("fuse-detector"))
+}
+
 /// What is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
@@ -58,6 +70,25 @@ struct Message {
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    kind: Vec<String>,
+}
+
+/// A program that cargo built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Built {
+    /// The target's name.
+    pub name: String,
+    /// The file.
+    pub path: PathBuf,
+    /// `bin`, `lib`, `test`
+    kind: String,
+}
+
+impl Built {
+    /// Whether it is a test program of its own, not the unit tests of something else.
+    pub fn is_integration_test(&self) -> bool {
+        self.kind == "test"
+    }
 }
 
 /// Builds the agent and `steerfs`; cargo's progress goes to standard error.
@@ -67,10 +98,23 @@ struct Target {
 pub fn build(profile: Profile) -> Result<Binaries> {
     let mut command = cargo()?;
     command.args(["build", "--bins", "-p", "fuse-detector", "-p", "fuse-detector-tests"]);
-    command.args(["--message-format", "json-render-diagnostics"]);
     if profile == Profile::Release {
         command.arg("--release");
     }
+    let executables = executables(&mut command)?;
+    let find = |wanted: &str| {
+        let found = executables.iter().find(|built| built.name == wanted);
+        found.map(|built| built.path.clone()).with_context(|| format!("cargo build made no program {wanted:?}"))
+    };
+    Ok(Binaries { agent: find("fuse-detector")?, steerfs: find("steerfs")? })
+}
+
+/// What a command of cargo's builds; its progress goes to standard error.
+///
+/// # Errors
+/// The build failed: the compiler said why.
+pub fn executables(command: &mut Command) -> Result<Vec<Built>> {
+    command.args(["--message-format", "json-render-diagnostics"]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let output = child.stdout.take().context("cargo's output is not piped")?;
     let mut executables = Vec::new();
@@ -78,22 +122,19 @@ pub fn build(profile: Profile) -> Result<Binaries> {
         executables.extend(executable(&line.context("cannot read cargo's messages")?));
     }
     if !child.wait().context("cannot wait for cargo")?.success() {
-        bail!("cargo build failed");
+        bail!("the build failed");
     }
-    let find = |wanted: &str| {
-        let found = executables.iter().find(|(name, _)| name == wanted);
-        found.map(|(_, path)| path.clone()).with_context(|| format!("cargo build made no program {wanted:?}"))
-    };
-    Ok(Binaries { agent: find("fuse-detector")?, steerfs: find("steerfs")? })
+    Ok(executables)
 }
 
 /// The program that a message of cargo tells of. Messages of other kinds, and lines that are none, are skipped.
-fn executable(line: &str) -> Option<(String, PathBuf)> {
+fn executable(line: &str) -> Option<Built> {
     let message: Message = serde_json::from_str(line).ok()?;
     if message.reason != "compiler-artifact" {
         return None;
     }
-    Some((message.target?.name, message.executable?))
+    let Target { name, kind } = message.target?;
+    Some(Built { name, path: message.executable?, kind: kind.into_iter().next()? })
 }
 
 #[cfg(test)]
@@ -102,9 +143,13 @@ mod tests {
 
     #[test]
     fn only_programs_are_taken_from_cargos_messages() {
-        let program = r#"{"reason":"compiler-artifact","target":{"name":"steerfs"},"executable":"/t/steerfs","x":1}"#;
-        let library = r#"{"reason":"compiler-artifact","target":{"name":"lib"},"executable":null}"#;
-        assert_eq!(executable(program), Some(("steerfs".into(), "/t/steerfs".into())));
+        let program = r#"{"reason":"compiler-artifact","target":{"name":"steerfs","kind":["bin"]},
+            "executable":"/t/steerfs","x":1}"#;
+        let library = r#"{"reason":"compiler-artifact","target":{"name":"lib","kind":["lib"]},
+            "executable":null}"#;
+        let steerfs = Built { name: "steerfs".into(), path: "/t/steerfs".into(), kind: "bin".into() };
+        assert!(!steerfs.is_integration_test());
+        assert_eq!(executable(program), Some(steerfs));
         assert_eq!(executable(library), None);
         assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
         assert_eq!(executable("warning: not JSON"), None);

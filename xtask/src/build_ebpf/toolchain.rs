@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{execute, output};
+use crate::workspace;
 
 /// Debian's packages of a compiler, its standard library's source and the LLVM that it uses: what web browsers there are
 /// built with, so that they stay current in the stable release.
@@ -58,7 +59,7 @@ impl Toolchain {
             let missing = missing_files();
             ensure!(missing.is_empty(), "{missing:?} are still missing with {} installed", PACKAGES.join(", "));
         }
-        let linker = cache_dir()?.join(format!("bpf-linker-{LINKER_VERSION}"));
+        let linker = workspace::cache_dir()?.join(format!("bpf-linker-{LINKER_VERSION}"));
         if !linker.join("bin/bpf-linker").exists() {
             install_linker(&linker)?;
         }
@@ -186,15 +187,6 @@ fn install_packages() -> Result<()> {
     execute(noninteractive().args(["update", "--quiet"]))?;
     execute(noninteractive().args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(PACKAGES))
         .with_context(by_hand)
-}
-
-/// Outside the source tree, so that it is built once for every clone.
-fn cache_dir() -> Result<PathBuf> {
-    let base = match env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
-        Some(base) => PathBuf::from(base),
-        None => env::home_dir().context("neither XDG_CACHE_HOME nor HOME is set")?.join(".cache"),
-    };
-    Ok(base.join("fuse-detector"))
 }
 
 fn install_linker(root: &Path) -> Result<()> {

@@ -1,0 +1,86 @@
+//! Runs the scenarios in one machine after the other.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::matrix::Matrix;
+use super::suite::{self, Ended, Outcome, Reader, Test};
+use super::{Bench, Boot};
+
+/// How much of a failed test's output is shown.
+const OUTPUT_LINES: usize = 120;
+
+/// The backend for which lockdown makes no difference: it has no BPF and reads no kernel memory.
+const WITHOUT_BPF: &str = "portable";
+
+/// Whether all passed that can run on the kernels.
+///
+/// # Errors
+/// A machine that can't be made. One that hangs or panics is a failure of the tests that it did not come to.
+pub fn run<'a>(bench: &Bench, boots: impl Iterator<Item = Boot<'a>>, tests: &[Test]) -> Result<ExitCode> {
+    let mut matrix = Matrix::default();
+    let mut times = Vec::new();
+    for boot in boots {
+        let matters = |test: &&Test| !boot.locked || test.backend().is_some_and(|backend| backend != WITHOUT_BPF);
+        let tests: Vec<Test> = tests.iter().filter(matters).cloned().collect();
+        if tests.is_empty() {
+            continue;
+        }
+        let start = Instant::now();
+        matrix.boot(&boot.name());
+        run_boot(bench, &boot, &tests, &mut matrix);
+        times.push((boot.name(), start.elapsed()));
+    }
+    println!("\n{matrix}");
+    println!(
+        "not run in locked kernels: {WITHOUT_BPF}, and tests with a backend of their own, which have no BPF to be refused"
+    );
+    for (name, took) in times {
+        println!("{name:<16} {:>6.0} s", took.as_secs_f64());
+    }
+    Ok(if matrix.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_boot(bench: &Bench, boot: &Boot<'_>, tests: &[Test], matrix: &mut Matrix) {
+    let mut reader = Reader::default();
+    let mut missing: Vec<&Test> = tests.iter().collect();
+    let mut last = Instant::now();
+    let done = boot.run(bench, &suite::job(tests, boot.series.expected(boot.locked)), |line| {
+        if let Some(ended) = reader.line(line) {
+            tell(&ended, last.elapsed());
+            last = Instant::now();
+            missing.retain(|test| **test != ended.test);
+            matrix.add(&ended.test, ended.outcome);
+        }
+    });
+    let why = match done {
+        Ok(_) => "the machine did not come to it".to_owned(),
+        Err(error) => {
+            println!("FAIL: {error:#}");
+            format!("{} (the machine had not come to its end)", error.root_cause())
+        }
+    };
+    if let Some((test, output)) = reader.interrupted() {
+        println!("it was at {test}, which had said:\n{}", output.join("\n"));
+    }
+    for test in missing {
+        matrix.add(test, Outcome::Failed(why.clone()));
+    }
+}
+
+fn tell(ended: &Ended, took: Duration) {
+    let Ended { test, outcome, output } = ended;
+    let took = took.as_secs_f64();
+    match outcome {
+        Outcome::Passed => println!("{took:>6.1} s  pass    {test}"),
+        Outcome::Cannot(why) => println!("{took:>6.1} s  cannot  {test}: {why}"),
+        Outcome::Failed(why) => {
+            println!("{took:>6.1} s  FAIL    {test}: {why}");
+            for line in output.iter().skip(output.len().saturating_sub(OUTPUT_LINES)) {
+                println!("            {line}");
+            }
+        }
+    }
+}
