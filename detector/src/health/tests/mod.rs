@@ -1,5 +1,6 @@
 //! Each scenario as the sequence of inputs that the kernel gives rise to.
 
+mod aborts;
 mod deaths;
 mod presence;
 
