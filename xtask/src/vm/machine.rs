@@ -1,7 +1,8 @@
 //! One boot of a virtual machine, from its start to the job's exit code.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -9,6 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
 
 use crate::process::Running;
 
@@ -50,7 +53,7 @@ impl Machine<'_> {
 
     fn boot(&self, mut line: impl FnMut(&str)) -> Result<i32> {
         let deadline = Instant::now() + self.deadline;
-        let mut qemu = Running::start(&mut self.command())?;
+        let mut qemu = Running::start(ended_with_us(&mut self.command()))?;
         let output = qemu.child().stdout.take().context("QEMU's output is not piped")?;
         let lines = receive(BufReader::new(output));
         let code = loop {
@@ -85,6 +88,13 @@ impl Machine<'_> {
         command.args(["-serial", "stdio"]).stdout(Stdio::piped()).stdin(Stdio::null());
         command
     }
+}
+
+/// A process that is killed when the thread ends that starts it, in whatever way that happens.
+fn ended_with_us(command: &mut Command) -> &mut Command {
+    let tie = || prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from);
+    // SAFETY: prctl(2) is the only thing that is done between fork(2) and execve(2).
+    unsafe { command.pre_exec(tie) }
 }
 
 fn receive(mut output: impl BufRead + Send + 'static) -> Receiver<String> {

@@ -48,6 +48,8 @@ pub fn build() -> Result<Programs> {
 
 fn cargo(arguments: &[&str]) -> Result<Vec<Built>> {
     let mut command = workspace::cargo()?;
+    // Emulated and unoptimised, it would need half a minute to read the types of a kernel.
+    command.args(["--config", "profile.dev.package.aya-obj.opt-level=2"]);
     command.args(arguments).args(["--target", TARGET, "--target-dir", "target/vm"]);
     command.env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols").env("CARGO_PROFILE_DEV_DEBUG", "0");
     workspace::executables(command.env_remove("CARGO_ENCODED_RUSTFLAGS"))
