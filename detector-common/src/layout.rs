@@ -109,13 +109,15 @@ pub struct CallTable {
     pub path: [u64; (CALL_LIMIT / 64) as usize],
     /// One bit for each call whose first argument is a file descriptor, and that is practically never used on a socket.
     pub descriptor: [u64; (CALL_LIMIT / 64) as usize],
+    /// One bit for each call that sends a signal to a process: kill(2), tgkill(2), rt_sigqueueinfo(2), …
+    pub signal: [u64; (CALL_LIMIT / 64) as usize],
     /// `umount2(2)`
     pub umount: u64,
 }
 
 impl CallTable {
     /// Before the loader has filled it in: no call matters. `umount` keeps it out of `.bss`.
-    pub const UNKNOWN: Self = Self { path: [0; 8], descriptor: [0; 8], umount: CALL_LIMIT };
+    pub const UNKNOWN: Self = Self { path: [0; 8], descriptor: [0; 8], signal: [0; 8], umount: CALL_LIMIT };
 
     /// Marks a call in one of the two sets. A number that is out of bounds is left out.
     pub fn mark(set: &mut [u64; 8], call: u64) {
@@ -133,7 +135,7 @@ impl CallTable {
 
 const _: () = {
     assert!(size_of::<Layout>() == 24 * 4);
-    assert!(size_of::<CallTable>() == 17 * 8);
+    assert!(size_of::<CallTable>() == 25 * 8);
 };
 
 /// Name of the programs' constant of type [`CallTable`].

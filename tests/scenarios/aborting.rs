@@ -95,7 +95,7 @@ fn abort_file_of_one_of_several(sandbox: &Sandbox) {
 
 /// `umount -f` says EBUSY and ends the connection all the same.
 fn forced_unmount_of_a_busy_mount(sandbox: &Sandbox) {
-    let stays = sandbox.backend() == Backend::Tracepoint;
+    let stays = sandbox.backend().has_programs();
     let mode = if stays { "stay-on-abort" } else { "plain" };
     let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
     let daemon = Steerfs::mount(sandbox, "mnt", &["--exit-mode", mode]);
@@ -113,7 +113,7 @@ fn forced_unmount_of_a_busy_mount(sandbox: &Sandbox) {
     assert_eq!(application.join().expect("the application"), Err(Some(Errno::ECONNABORTED as i32)));
     let dead = agent.wait("dead", path);
     match sandbox.backend() {
-        Backend::Tracepoint => {
+        Backend::Fentry | Backend::Kprobe | Backend::Tracepoint => {
             let actor = json!({"pid": umount.id(), "comm": "umount"});
             assert_eq!(dead.at("/reason"), &json!({"kind": "forcedUnmount", "actor": actor}), "{dead}");
             assert_eq!(dead.at("/daemon/alive"), &json!(true), "{dead}");

@@ -43,7 +43,7 @@ fn killed(sandbox: &Sandbox, signal: Signal) {
     check_death(&dead, sandbox, &daemon, &device);
     assert_eq!((dead.text("/reason/kind"), dead.text("/reason/signal")), ("signal", signal.as_str()), "{dead}");
     match sandbox.backend() {
-        Backend::Tracepoint => {
+        Backend::Fentry | Backend::Kprobe | Backend::Tracepoint => {
             assert_eq!(dead.at("/reason/sender"), &json!({"pid": shell, "comm": "sh"}), "{dead}");
             assert!(dead.number("/detectionMicros").is_some(), "{dead}");
         }
@@ -132,7 +132,7 @@ fn request_in_flight(sandbox: &Sandbox) {
     assert_eq!(seen, Err(Some(Errno::ECONNABORTED as i32)), "what the waiting application got");
     let dead = agent.wait("dead", path);
     let aborted = match sandbox.backend() {
-        Backend::Tracepoint => Some(1),
+        Backend::Fentry | Backend::Kprobe | Backend::Tracepoint => Some(1),
         Backend::Portable => None,
     };
     assert_eq!(dead.number("/abortedRequests"), aborted, "{dead}");
@@ -230,7 +230,7 @@ fn out_of_memory(sandbox: &Sandbox) {
 
     let dead = agent.wait("dead", path);
     let reason = match sandbox.backend() {
-        Backend::Tracepoint => json!({"kind": "oom", "cgroup": cgroup.name()}),
+        Backend::Fentry | Backend::Kprobe | Backend::Tracepoint => json!({"kind": "oom", "cgroup": cgroup.name()}),
         // A signal like any other, for those who don't see why it was sent.
         Backend::Portable => json!({"kind": "signal", "signal": "SIGKILL"}),
     };

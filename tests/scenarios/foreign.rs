@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use fuse_detector_tests::daemons::{Foreign, Kind};
 use fuse_detector_tests::heal::Before;
 use fuse_detector_tests::process::kill_from_shell;
-use fuse_detector_tests::{Agent, Backend, Options, Reader, Sandbox, scenarios};
+use fuse_detector_tests::{Agent, Options, Reader, Sandbox, scenarios};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -63,7 +63,7 @@ fn check(sandbox: &Sandbox, kind: Kind, start: Start) {
 
     let dead = agent.wait("dead", path);
     assert_eq!(dead.text("/reason/signal"), "SIGKILL", "{dead}");
-    if sandbox.backend() == Backend::Tracepoint {
+    if sandbox.backend().has_programs() {
         assert_eq!(dead.at("/reason/sender"), &json!({"pid": shell, "comm": "sh"}), "{dead}");
     }
     assert_eq!(dead.number("/daemon/pid"), Some(u64::from(daemon.pid())), "{dead}");

@@ -85,7 +85,7 @@ fn errors_of_the_daemons_own(sandbox: &Sandbox) {
         assert_eq!(seen, Err(errno), "the application gets what the daemon answered");
     }
     assert_eq!(agent.seen_until_sentinel(|event| event.is_at(path) && is_alarm(event)), []);
-    if sandbox.backend() == Backend::Tracepoint {
+    if sandbox.backend().has_programs() {
         for errno in ["ENOTCONN", "EIO", "ECONNABORTED"] {
             let labels = [("errno", errno), ("fs_type", "fuse.sick")];
             assert!(agent.metric("fuse_detector_request_errors_total", &labels) >= 1.0, "{errno} is not counted");

@@ -16,6 +16,10 @@ pub const EXPECT: &str = "FUSE_DETECTOR_EXPECT_BACKENDS";
 /// Which set of kernel hooks detection rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
+    /// BPF programs at FUSE's functions, by trampoline.
+    Fentry,
+    /// The same, by breakpoint.
+    Kprobe,
     /// BPF programs on tracepoints.
     Tracepoint,
     /// No BPF.
@@ -26,8 +30,18 @@ impl Backend {
     /// As the command line and the events write it.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Fentry => "fentry",
+            Self::Kprobe => "kprobe",
             Self::Tracepoint => "tracepoint",
             Self::Portable => "portable",
+        }
+    }
+
+    /// Whether kernel programs see what happens.
+    pub const fn has_programs(self) -> bool {
+        match self {
+            Self::Fentry | Self::Kprobe | Self::Tracepoint => true,
+            Self::Portable => false,
         }
     }
 
@@ -37,11 +51,15 @@ impl Backend {
 
     /// Why the kernel or the privileges at hand do not allow it; asked once.
     fn obstacle(self) -> Option<&'static str> {
-        static TRACEPOINT: OnceLock<Option<String>> = OnceLock::new();
-        match self {
-            Self::Portable => None,
-            Self::Tracepoint => TRACEPOINT.get_or_init(|| ask_doctor(self)).as_deref(),
-        }
+        static OBSTACLES: [OnceLock<Option<String>>; 3] = [const { OnceLock::new() }; 3];
+        let [fentry, kprobe, tracepoint] = &OBSTACLES;
+        let obstacle = match self {
+            Self::Portable => return None,
+            Self::Fentry => fentry,
+            Self::Kprobe => kprobe,
+            Self::Tracepoint => tracepoint,
+        };
+        obstacle.get_or_init(|| ask_doctor(self)).as_deref()
     }
 }
 
@@ -94,12 +112,22 @@ pub fn skip(expected: bool, why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {why}");
 }
 
-/// Makes of each function `fn(&Sandbox)` two tests, one per backend.
+/// Makes of each function `fn(&Sandbox)` a test per backend.
 #[macro_export]
 macro_rules! scenarios {
     ($($scenario:ident),* $(,)?) => { $crate::scenarios!(in $crate::Sandbox::run; $($scenario),*); };
     (in $enter:path; $($scenario:ident),* $(,)?) => {
         $(mod $scenario {
+            #[test]
+            fn fentry() {
+                $crate::backend::run($crate::Backend::Fentry, $enter, super::$scenario);
+            }
+
+            #[test]
+            fn kprobe() {
+                $crate::backend::run($crate::Backend::Kprobe, $enter, super::$scenario);
+            }
+
             #[test]
             fn tracepoint() {
                 $crate::backend::run($crate::Backend::Tracepoint, $enter, super::$scenario);

@@ -4,11 +4,12 @@
 
 use aya_ebpf::macros::{btf_tracepoint, raw_tracepoint};
 use aya_ebpf::programs::{BtfTracePointContext, RawTracePointContext};
+use detector_common::layout::CallTable;
 use detector_common::maps::{Loss, Task};
 use detector_common::record::Record;
 use detector_common::verdict;
 
-use crate::memory::{Address, Memory, Probed, Typed, current_process, offset, process_of};
+use crate::memory::{Address, CALLS, Memory, Probed, Typed, current_call, current_process, offset, process_of};
 use crate::state::{DAEMONS, lose, now, send};
 
 #[btf_tracepoint(function = "sched_process_exit")]
@@ -23,13 +24,21 @@ fn sched_process_exit_raw(context: RawTracePointContext) {
 
 #[btf_tracepoint(function = "signal_generate")]
 fn signal_generate(context: BtfTracePointContext) {
-    signalled::<Typed>(context.arg(0), context.arg(1), context.arg(2), context.arg(4))
+    signalled::<Typed>(context.arg(0), code_of::<Typed>(context.arg(1)), context.arg(2), context.arg(4))
+        .unwrap_or_else(|| lose(Loss::Unreadable));
+}
+
+/// For kernels that call the second argument a number (since Linux 6.12), as it can be one, and forbid other reads
+/// (lockdown): what the running task is doing tells whether it sends the signal.
+#[btf_tracepoint(function = "signal_generate")]
+fn signal_generate_in_call(context: BtfTracePointContext) {
+    signalled::<Typed>(context.arg(0), code_in_call(context.arg(1)), context.arg(2), context.arg(4))
         .unwrap_or_else(|| lose(Loss::Unreadable));
 }
 
 #[raw_tracepoint(tracepoint = "signal_generate")]
 fn signal_generate_raw(context: RawTracePointContext) {
-    signalled::<Probed>(context.arg(0), context.arg(1), context.arg(2), context.arg(4))
+    signalled::<Probed>(context.arg(0), code_of::<Probed>(context.arg(1)), context.arg(2), context.arg(4))
         .unwrap_or_else(|| lose(Loss::Unreadable));
 }
 
@@ -84,19 +93,37 @@ const PRIVILEGED: u64 = 1;
 const SI_USER: i32 = 0;
 const SI_KERNEL: i32 = 0x80;
 
+/// The `si_code` of a signal with this `kernel_siginfo`.
 #[inline(always)]
-fn signalled<M: Memory>(signal: u32, info: Address, task: Address, outcome: i32) -> Option<()> {
+fn code_of<M: Memory>(info: Address) -> impl FnOnce() -> Option<i32> {
+    move || match info as u64 {
+        NO_INFO => Some(SI_USER),
+        PRIVILEGED => Some(SI_KERNEL),
+        _ => M::u32(info, offset!(siginfo_code)).map(u32::cast_signed),
+    }
+}
+
+/// As [`code_of`], without a look into the `kernel_siginfo`.
+#[inline(always)]
+fn code_in_call(info: u64) -> impl FnOnce() -> Option<i32> {
+    move || {
+        // SAFETY: a static of this type.
+        let calls = unsafe { &*core::hint::black_box(&raw const CALLS) };
+        let sends =
+            info != PRIVILEGED && current_call().is_some_and(|call| CallTable::contains(&calls.signal, call.into()));
+        Some(if sends { SI_USER } else { SI_KERNEL })
+    }
+}
+
+#[inline(always)]
+fn signalled<M: Memory>(signal: u32, code: impl FnOnce() -> Option<i32>, task: Address, outcome: i32) -> Option<()> {
     let tgid = M::u32(task, offset!(task_tgid))?;
     let Some(state) = DAEMONS.get_ptr_mut(tgid) else { return Some(()) };
     // SAFETY: a map's value, valid until the program ends.
     if !verdict::remember_signal(unsafe { (*state).signal }, signal, outcome) {
         return Some(());
     }
-    let code = match info as u64 {
-        NO_INFO => SI_USER,
-        PRIVILEGED => SI_KERNEL,
-        _ => M::u32(info, offset!(siginfo_code))?.cast_signed(),
-    };
+    let code = code()?;
     let sender = if verdict::has_sender(code) { current_process() } else { Task::default() };
     // SAFETY: as above; the signals to one process are sent one at a time, under its `siglock`.
     unsafe {

@@ -89,7 +89,7 @@ impl Shell {
 
     /// The kernel programs' count, or else the control file system's `waiting`, which costs a read a connection.
     fn in_flight(&self, known: &Connection, requests: &Requests) -> Option<u64> {
-        if self.counters.is_some() {
+        if self.node.setting.answers {
             let counted = requests.counters.get(&known.id.device);
             return counted.map(|counters| counters.in_flight);
         }

@@ -28,6 +28,8 @@ const HINT_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Setting {
     /// What detection rests on.
     pub backend: BackendKind,
+    /// Whether the answers to requests are seen: the kernel tells of each INIT.
+    pub answers: bool,
     /// The agent's own mount namespace: the one that it heals.
     pub own: NamespaceId,
     /// What this kernel's mount calls can do.
@@ -223,7 +225,7 @@ impl Node {
         *epoch += 1;
         let id = ConnectionId { device, epoch: *epoch };
         // Without a hook on INIT, nobody knows of a new connection whether it was ever answered.
-        let watched = self.looked && self.setting.backend != BackendKind::Portable;
+        let watched = self.looked && self.setting.answers;
         let origin = if watched { Origin::Seen } else { Origin::Found };
         self.current.insert(device, id);
         self.connections.insert(id, Connection::new(id, origin));

@@ -7,7 +7,7 @@ use super::event::{Action, Scope};
 use super::healing::Healing;
 use super::node::Node;
 use crate::health::{Input, State};
-use crate::model::{BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId};
+use crate::model::{Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId};
 use crate::mounts::{ChildMount, Problem, Snapshot};
 
 impl Node {
@@ -188,7 +188,7 @@ impl Node {
     /// hooks report each INIT, a connection that appears later needs no question: its INIT is on the way, unless it was
     /// taken for that of the one before.
     fn look_closer(&mut self, first: bool) {
-        let told_by_hooks = self.setting.backend != BackendKind::Portable && !first;
+        let told_by_hooks = self.setting.answers && !first;
         let ids: Vec<ConnectionId> = self
             .connections
             .values_mut()

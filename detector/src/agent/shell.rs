@@ -115,6 +115,7 @@ impl Shell {
     /// Without workers or a mount table there is nothing it can do.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let Options { detection, policy, heal, vfs_errors, tell, metrics, queries, output_losses } = options;
+        let answers = detection.sees_answers();
         let Detection { backend, mut kernel, hooks } = detection;
         let (queue, messages) = unbounded_channel();
         let pool = Pool::start(PoolConfig::default()).map_err(StartError::Workers)?;
@@ -132,7 +133,7 @@ impl Shell {
             Some(kernel) => kernel.take_events().map_err(StartError::Events)?,
             None => None,
         };
-        let setting = Setting { backend, own, features: Features::detect(), heal, vfs_errors };
+        let setting = Setting { backend, answers, own, features: Features::detect(), heal, vfs_errors };
         Ok(Self {
             node: Node::new(setting, policy),
             counters: kernel.as_ref().map(Kernel::counters),

@@ -163,6 +163,8 @@ macro_rules! function {
 pub(super) const ABORT: &str = "fuse_abort_conn";
 /// A dead connection refuses a request.
 pub(super) const REFUSE: &str = "fuse_get_req";
+/// A request ends.
+pub(super) const ANSWER: &str = "fuse_request_end";
 /// The system call hook. It costs every system call of the machine some nanoseconds while it is attached.
 pub const SYS_EXIT: &str = "sys_exit";
 
@@ -223,7 +225,7 @@ pub(super) const HOOKS: [Hook; 13] = [
         when: When::Always,
     },
     Hook {
-        name: "fuse_request_end",
+        name: ANSWER,
         structures: &["fuse_req", "fuse_mount", "fuse_chan", "fuse_conn", "task_struct", "pt_regs"],
         candidates: |_| {
             let mut all = tracepoint!("fuse_request_end", "fuse_request_end", "fuse_request_end_raw").to_vec();
@@ -257,7 +259,12 @@ pub(super) const HOOKS: [Hook; 13] = [
     Hook {
         name: "signal_generate",
         structures: &["task_struct", "kernel_siginfo"],
-        candidates: |_| tracepoint!("signal_generate", "signal_generate", "signal_generate_raw").to_vec(),
+        candidates: |_| {
+            let in_call =
+                Candidate { program: "signal_generate_in_call", form: Form::Typed, target: "signal_generate" };
+            let [typed, raw] = tracepoint!("signal_generate", "signal_generate", "signal_generate_raw");
+            vec![typed, raw, in_call]
+        },
         lost: "who sent the signal that killed a daemon is unknown",
         when: When::Always,
     },

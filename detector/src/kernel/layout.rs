@@ -149,8 +149,21 @@ pub fn calls() -> CallTable {
     for call in DESCRIPTOR_CALLS {
         CallTable::mark(&mut table.descriptor, number(*call));
     }
+    for call in SIGNAL_CALLS {
+        CallTable::mark(&mut table.signal, number(*call));
+    }
     table
 }
+
+/// Calls that send a signal to a process, or to one of its threads.
+const SIGNAL_CALLS: &[libc::c_long] = &[
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_tgkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_send_signal,
+];
 
 /// Numbers of system calls are positive; `libc` types them as signed.
 fn number(call: libc::c_long) -> u64 {

@@ -219,7 +219,11 @@ impl Trial<'_> {
         }
         let mut first: Option<HookError> = None;
         for candidate in hook.candidates(&self.types, self.choice) {
-            match self.attach(candidate) {
+            let attached = self.attach(candidate);
+            if let Err(error) = &attached {
+                tracing::debug!(program = candidate.program, %error, "a kernel program does not work here");
+            }
+            match attached {
                 Ok(attachment) if hook.when == When::OnDemand => {
                     let detached = attachment.detach(&mut self.ebpf);
                     let refused = |error| refused(candidate, "detaching", error, self.environment);

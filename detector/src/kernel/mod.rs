@@ -68,6 +68,13 @@ pub struct Detection {
     pub hooks: Vec<HookStatus>,
 }
 
+impl Detection {
+    /// Whether the answers to requests are seen, and with them which connection serves, and through whom.
+    pub fn sees_answers(&self) -> bool {
+        self.hooks.iter().any(|hook| hook.name == hooks::ANSWER && hook.status == HookState::Attached)
+    }
+}
+
 /// There is no detection of the kind that was asked for.
 #[derive(Debug, Error)]
 pub enum LoadError {

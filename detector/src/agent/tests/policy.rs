@@ -78,6 +78,7 @@ fn a_policy_for_read_only_mounts_leaves_the_others_alone() {
 fn who_only_watches_heals_nothing() {
     let setting = Setting {
         backend: BackendKind::Tracepoint,
+        answers: true,
         own: OWN,
         features: Features { beneath: true, unique_id: true },
         heal: false,
