@@ -6,9 +6,10 @@
 //! no visible use for ([`shed`]). Nobody else sees that. When the file system
 //! answers there, clones of it are handed to the worker, which puts them in place on the host.
 //!
-//! A process between worker and daemon does this, the launcher ([`guardian`]). It ends what it launched as soon as the
-//! worker ends, or is killed, before success: no daemon that serves an invisible mount is left behind. It is no child of
-//! the agent's and has no parent-death signal, so that it can.
+//! A process between worker and daemon does this, the launcher ([`guardian`]). When the worker ends, or is killed, before
+//! success, it ends what it launched, unless a replacement is mounted on the host by then: no daemon that serves an invisible
+//! mount is left behind, and none is ended that serves a visible one. It is no child of the agent's and has no parent-death
+//! signal, so that it can.
 
 mod cgroup;
 mod channel;
