@@ -50,7 +50,8 @@ pub(in crate::recovery) fn find(dead: &[Mount], table: &Parsed) -> io::Result<Ve
     let somebody_is_alike = table.mounts.iter().any(|mount| dead.iter().any(|dead| is_like(mount, dead)));
     let elsewhere = |pid: &u32| namespace_of(*pid).is_some_and(|namespace| somebody_is_alike || namespace != own);
     let holders = holders_of(&pids()?.into_iter().filter(elsewhere).collect::<Vec<_>>());
-    let mut found: Vec<u32> = holders.by_connection.values().chain([&holders.unattributed]).flatten().copied().collect();
+    let mut found: Vec<u32> =
+        holders.by_connection.values().chain([&holders.unattributed]).flatten().copied().collect();
     found.sort_unstable();
     found.dedup();
     let former = |pid: u32| {
@@ -96,7 +97,9 @@ pub(in crate::recovery) fn make_way(dead: &[Mount], table: &Parsed, formers: &[F
             done.push(format!("ended process {pid}: it was launched before, and nobody sees what it serves"));
         } else if former.is_aborted(dead) {
             former.end(LAST_WISH);
-            done.push(format!("ended process {pid}: it was launched before, and lived on when its connection was aborted"));
+            done.push(format!(
+                "ended process {pid}: it was launched before, and lived on when its connection was aborted"
+            ));
         }
     }
     done

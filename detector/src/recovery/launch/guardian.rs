@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use rustix::mount::MountPropagationFlags;
 
 use super::channel::{Channel, FromGuardian, ToGuardian};
+use super::mark::Mark;
 use super::shed::{self, Told};
 use super::stderr::Stderr;
 use super::watch::{Arrival, Arrivals, Watch};
@@ -25,12 +26,12 @@ use crate::recovery::sys::{self, Looked, MountTarget, Seen};
 use crate::recovery::{Bring, RecoverJob, heal, table};
 
 /// The launcher's whole life. Ends the process.
-pub(super) fn main(job: &RecoverJob, channel: Channel, deadline: Instant) -> ! {
+pub(super) fn main(job: &RecoverJob, mark: &Mark, channel: Channel, deadline: Instant) -> ! {
     let deadline = match &job.bring {
         Bring::Command { timeout, .. } => deadline.min(Instant::now() + *timeout),
         Bring::Existing(_) | Bring::Respawn(_) => deadline,
     };
-    if let Err(error) = launch(job, &channel, deadline) {
+    if let Err(error) = launch(job, mark, &channel, deadline) {
         // The worker may have gone: nobody is left to be told.
         let _ = channel.send(&FromGuardian::Failed(error.to_string()), None);
     }
@@ -39,10 +40,10 @@ pub(super) fn main(job: &RecoverJob, channel: Channel, deadline: Instant) -> ! {
 }
 
 /// Launches, hands out clones, and ends what was launched unless it is in use.
-fn launch(job: &RecoverJob, channel: &Channel, deadline: Instant) -> Result<(), RecoverError> {
+fn launch(job: &RecoverJob, mark: &Mark, channel: &Channel, deadline: Instant) -> Result<(), RecoverError> {
     let mut host = HostTable::open().map_err(RecoverError::kernel(Stage::ReadMounts, "/proc/self/mountinfo"))?;
     let mut replacements = Vec::new();
-    let done = launch_and_serve(job, channel, deadline, host.namespace, &mut replacements);
+    let done = launch_and_serve(job, mark, channel, deadline, &mut replacements);
     let visible = match &done {
         Ok(()) => replacements.iter().collect(),
         Err(_) => {
@@ -93,22 +94,23 @@ impl HostTable {
     fn has_a_commands_own(&mut self, job: &RecoverJob) -> bool {
         let Bring::Command { .. } = job.bring else { return false };
         let Ok(now) = self.read() else { return true };
-        let new = |mount: &&Mount| {
-            !self.before.contains(&mount.device) && job.dead.iter().any(|dead| dead.mount_point == mount.mount_point)
-        };
         let holders = holders_of(&descendants::all());
-        // Before Linux 6.18 nobody says what a descriptor serves.
-        now.iter().filter(new).any(|mount| {
-            holders.by_connection.contains_key(&mount.device) || !holders.unattributed.is_empty()
+        now.iter().filter(|mount| job.dead.iter().any(|dead| dead.mount_point == mount.mount_point)).any(|mount| {
+            let new = !self.before.contains(&mount.device);
+            // It can have the dead one's number, if that was unmounted meanwhile.
+            let reused = job.dead.iter().any(|dead| dead.device == mount.device);
+            let ours = holders.by_connection.contains_key(&mount.device);
+            // Before Linux 6.18 nobody says what a descriptor serves.
+            (new || reused) && ours || new && !holders.unattributed.is_empty()
         })
     }
 }
 
 fn launch_and_serve(
     job: &RecoverJob,
+    mark: &Mark,
     channel: &Channel,
     deadline: Instant,
-    host: NamespaceId,
     replacements: &mut Vec<Held>,
 ) -> Result<(), RecoverError> {
     let place = job.dead.first().map(|mount| mount.mount_point.clone()).unwrap_or_default();
@@ -120,7 +122,11 @@ fn launch_and_serve(
     let known = shed_others(job)?;
     let children = watch_children(&place)?;
     let stderr = Stderr::new().map_err(RecoverError::kernel(Stage::Launch, &place))?;
-    let (child, name) = child::start(job, host, &stderr).map_err(RecoverError::kernel(Stage::Launch, &place))?;
+    let child::Started { child, name, notes } =
+        child::start(job, mark, &stderr).map_err(RecoverError::kernel(Stage::Launch, &place))?;
+    for what in notes {
+        tell(channel, &FromGuardian::Noted { what }, &place)?;
+    }
     tell(channel, &FromGuardian::Launched { pid: child.id() }, &place)?;
 
     // After the start: the program's limit stays.
@@ -138,22 +144,32 @@ fn launch_and_serve(
         waiting: job.connections(),
     }
     .until_ready()?;
+    tell_arrivals(channel, arrived, replacements, &place)?;
+    for (dead, error) in missing {
+        tell_missing(channel, dead, &error, &place)?;
+    }
+    serve(channel, replacements)
+}
+
+fn tell_arrivals(
+    channel: &Channel,
+    arrived: Vec<Arrival>,
+    replacements: &mut Vec<Held>,
+    place: &Path,
+) -> Result<(), RecoverError> {
     let pid = descendants::serving();
     for Arrival { dead, mount, at } in arrived {
         let number = dead.to_kernel();
         match hold(dead, mount) {
             Ok(replacement) => {
                 let mount = Box::new((&replacement.mount).into());
-                tell(channel, &FromGuardian::Ready { dead: number, mount, at, pid }, &place)?;
+                tell(channel, &FromGuardian::Ready { dead: number, mount, at, pid }, place)?;
                 replacements.push(replacement);
             }
-            Err(error) => tell_missing(channel, dead, &error, &place)?,
+            Err(error) => tell_missing(channel, dead, &error, place)?,
         }
     }
-    for (dead, error) in missing {
-        tell_missing(channel, dead, &error, &place)?;
-    }
-    serve(channel, replacements)
+    Ok(())
 }
 
 /// A replacement, and its root held by a descriptor.

@@ -37,6 +37,11 @@ impl Mark {
         (launched_for == namespace.0).then_some(Self { namespace, connections, newest })
     }
 
+    /// Whether what has this environment was launched for the namespace, be it by an agent that said no more than that.
+    pub(crate) fn is_launched_for(env: &[OsString], namespace: NamespaceId) -> bool {
+        value(env, LAUNCHED_FOR).is_some_and(|value| value.parse() == Ok(namespace.0))
+    }
+
     /// What is put into the environment.
     pub(crate) fn variables(&self) -> [(&'static str, String); 2] {
         let Self { namespace, connections, newest } = self;
