@@ -407,6 +407,29 @@ fn the_daemon_has_the_privileges_that_it_had() {
     dies_and_comes_back(&stage, &place, "f", &[], daemon);
 }
 
+/// A daemon can go on talking for years when nobody listens any more.
+#[test]
+fn what_is_said_after_the_start_is_no_error_and_takes_no_memory() {
+    let stage = Stage::new(MsFlags::MS_SHARED);
+    let (place, go, done) = (stage.place("m"), stage.path().join("go"), stage.path().join("done"));
+    let (mut spec, dead) = dead_bindfs(&stage, &place);
+    spec.exe = "/bin/sh".into();
+    let script = r#"bindfs -f "$0" "$1" & until [ -e "$2" ]; do sleep 0.01; done
+        head -c 1048576 /dev/zero >&2; echo $? > "$3"; wait"#;
+    let paths = [stage.source(), place.clone(), go.clone(), done.clone()].map(OsString::from);
+    spec.argv = ["sh", "-c", script].map(OsString::from).into_iter().chain(paths).collect();
+    block_on(async {
+        let pool = Pool::start(config()).unwrap();
+        let progress = recover(&pool, Bring::Respawn(spec), dead, features(true)).await;
+        assert_eq!(healed(&progress), [place.as_path()], "{progress:#?}");
+    });
+    fs::write(&go, "").unwrap();
+    until("all is said", || fs::read_to_string(&done).is_ok_and(|text| text.ends_with('\n')));
+    assert_eq!(fs::read_to_string(&done).unwrap(), "0\n", "head failed");
+    nix::mount::umount(&place).unwrap();
+    until("the daemon exits", || processes_with(stage.path().as_os_str()).is_empty());
+}
+
 #[test]
 fn a_command_brings_the_replacement() {
     let stage = Stage::new(MsFlags::MS_SHARED);
