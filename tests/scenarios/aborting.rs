@@ -1,7 +1,7 @@
 //! An administrator ends the connection, the daemon lives on (S9).
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
 
@@ -13,7 +13,13 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-scenarios!(abort_file, abort_file_with_a_policy_to_heal, abort_file_of_one_of_several, forced_unmount_of_a_busy_mount,);
+scenarios!(
+    abort_file,
+    abort_file_with_a_policy_to_heal,
+    aborted_daemons_that_stay,
+    abort_file_of_one_of_several,
+    forced_unmount_of_a_busy_mount,
+);
 
 /// The control file of a connection, in a fusectl mount of the sandbox's own.
 fn abort_file_of(sandbox: &Sandbox, device: &str) -> PathBuf {
@@ -63,6 +69,30 @@ fn abort_file_with_a_policy_to_heal(sandbox: &Sandbox) {
     let dead = agent.wait("dead", path);
     assert_eq!(dead.text("/reason/kind"), "adminAbort", "{dead}");
     before.wait_healed(&mut agent);
+}
+
+/// A daemon that doesn't leave when its connection is aborted serves nothing any more. One that the agent launched is ended before
+/// the next one starts; the first, which somebody else started, is left alone.
+fn aborted_daemons_that_stay(sandbox: &Sandbox) {
+    let settings = json!({"mode": "heal", "strategy": "respawn", "onAbort": "heal"});
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "mnt", settings));
+    let first = Steerfs::mount(sandbox, "mnt", &["--exit-mode", "stay-on-abort"]);
+    let path = first.mount_point().to_owned();
+    agent.wait("ready", &path);
+    let before = Before::look(std::slice::from_ref(&path));
+    let control = abort_file_of(sandbox, &first.device()).parent().and_then(Path::parent).expect("fusectl").to_owned();
+    let mut current = first.pid();
+    for round in 1..=3 {
+        let device = mountinfo::at(&path).pop().expect("a mount").device;
+        let minor = device.split_once(':').expect("major:minor").1.to_owned();
+        shell(sandbox, &format!("echo 1 > {}", control.join(minor).join("abort").display()));
+        agent.wait_count(round, "recovered", &path);
+        before.check_all();
+        let daemons = process::mentioning(&path);
+        assert!(daemons.len() == 2 && daemons.contains(&first.pid()), "round {round}: {daemons:?}");
+        assert!(round == 1 || !daemons.contains(&current), "round {round}: {current} stays");
+        current = daemons.into_iter().find(|pid| *pid != first.pid()).expect("the new one");
+    }
 }
 
 /// The daemon serves others, and a second one would work on the same data: the mount waits for the daemon's end, and then one

@@ -1,12 +1,16 @@
 //! What is healed, how often, and what is not touched (S3, S18, S28).
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 
 use fuse_detector_tests::heal::{Before, ask};
 use fuse_detector_tests::reader::BARE;
-use fuse_detector_tests::{Agent, Event, Options, Reader, Sandbox, Steerfs, mountinfo, scenarios, steerfs, wait};
+use fuse_detector_tests::{
+    Agent, Event, Options, Reader, Sandbox, Steerfs, mountinfo, process, scenarios, steerfs, wait,
+};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -18,6 +22,10 @@ scenarios!(
     rebind_to_what_the_driver_brought,
     driver_heals_first,
     heals_again_after_a_restart,
+    killed_in_the_middle,
+    daemon_of_another_network,
+    killed_in_the_middle_and_rebound,
+    killed_in_the_middle_of_a_command,
 );
 
 /// S3: a command that fails twice, then blocks.
@@ -234,4 +242,77 @@ fn heals_again_after_a_restart(sandbox: &Sandbox) {
     assert_eq!(dead.mounts().len(), 1, "what hangs in the daemon's own namespace is nobody's: {dead}");
     let recovered = before.wait_healed(&mut agent);
     assert_eq!(recovered.text("/strategy"), "respawn", "{recovered}");
+}
+
+/// Agent and workers are killed when the first of many mounts is healed. The agent that is started then did not see the daemon
+/// that died, but finds the one that was launched for it, and heals the others from that one.
+fn killed_in_the_middle(sandbox: &Sandbox) {
+    let respawn = json!({"mode": "heal", "strategy": "respawn"});
+    let path = sandbox.mount_point("mnt");
+    finishes_what_was_begun(sandbox, &path, &respawn, &respawn);
+}
+
+/// That agent would wait for somebody else, too.
+fn killed_in_the_middle_and_rebound(sandbox: &Sandbox) {
+    let settings = |strategy: &str| json!({"mode": "heal", "strategy": strategy});
+    finishes_what_was_begun(sandbox, &sandbox.mount_point("mnt"), &settings("respawn"), &settings("auto"));
+}
+
+/// A command would be run again by any agent.
+fn killed_in_the_middle_of_a_command(sandbox: &Sandbox) {
+    let path = sandbox.mount_point("mnt");
+    let argv = json!([steerfs::program(), path]);
+    let command = json!({"mode": "heal", "strategy": "command", "command": argv});
+    finishes_what_was_begun(sandbox, &path, &command, &command);
+}
+
+fn finishes_what_was_begun(sandbox: &Sandbox, path: &Path, first: &Value, second: &Value) {
+    /// Enough that the agent is killed before the last of them is healed.
+    const BINDS: usize = 300;
+    let daemon = Steerfs::mount_on(sandbox, path, &[]);
+    let bind = |number: usize| {
+        let target = sandbox.mount_point(format!("bind-{number}"));
+        sandbox.run_command("mount", &["--bind".as_ref(), path.as_os_str(), target.as_os_str()]);
+        target
+    };
+    let paths: Vec<PathBuf> = std::iter::once(path.to_owned()).chain((0..BINDS).map(bind)).collect();
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "**", first.clone()));
+    agent.wait("ready", path);
+    let (before, old) = (Before::look(&paths), daemon.device());
+    let of_old = || mountinfo::below(sandbox.path()).into_iter().filter(|mount| mount.device == old).count();
+
+    // It wakes at the first change, and is not kept waiting for a processor.
+    let table = fs::File::open("/proc/thread-self/mountinfo").expect("mountinfo");
+    sandbox.run_command("renice", &["-n", "-20", "-p", &nix::unistd::gettid().to_string()]);
+    daemon.kill(Signal::SIGKILL);
+    let mut change = [PollFd::new(table.as_fd(), PollFlags::POLLPRI)];
+    poll(&mut change, PollTimeout::from(20_000_u16)).expect("poll");
+    process::signal(agent.pid(), Signal::SIGKILL);
+    drop(agent);
+    let left = of_old();
+    assert!(left > 0, "all are healed already");
+
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "**", second.clone()));
+    wait::until("the others to be healed", || (of_old() == 0).then_some(()));
+    let event = agent.wait_for("recovered", |event| event.kind() == "recovered");
+    assert_eq!(event.mounts().len(), left, "{event}");
+    before.check_all();
+    let mut daemons = process::mentioning(sandbox.path());
+    daemons.retain(|pid| process::name(*pid) == "steerfs");
+    assert_eq!(daemons.len(), 1, "a second daemon was started: {daemons:?}");
+}
+
+/// Started by the agent, it would reach other servers, or none.
+fn daemon_of_another_network(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    let path = sandbox.mount_point("mnt");
+    let program = ["unshare".into(), "--net".into(), steerfs::program().into()];
+    let daemon = Steerfs::mount_by(sandbox, &path, program, &[]);
+    agent.wait("ready", &path);
+    daemon.kill(Signal::SIGKILL);
+    let failed = agent.wait("recoveryFailed", &path);
+    assert!(failed.text("/error").contains("another net namespace"), "{failed}");
+    assert_eq!(failed.at("/gaveUp"), &Value::Bool(true), "{failed}");
+    assert_eq!(ask(&path), Err(Errno::ENOTCONN));
+    sandbox.run_command("umount", &[&path]);
 }

@@ -69,6 +69,10 @@ impl Node {
             connection.launch.get_or_insert_with(|| Arc::clone(launch));
         }
         self.introduce(id);
+        if launch.mark.is_some() {
+            // It may have been launched for one that died and is not healed to the end.
+            self.replacement_ready(id);
+        }
     }
 
     pub(super) fn exited(&mut self, pid: u32, at: Boottime, source: ExitSource, end: Option<&DaemonEnd>) {

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::Connection;
 use super::event::{Action, Scope};
+use super::launch::Launch;
 use super::node::Node;
 use crate::health::Input;
 use crate::model::{Boottime, ConnectionId, DeviceNumber, FsKind, Mount, Process, Reason, Recovery, TransitionKind};
@@ -40,6 +42,8 @@ const REMEMBERED_VOLUMES: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Healing {
     strategy: Strategy,
+    /// The strategy can be carried out. Where it can't, what serves by itself is taken all the same.
+    able: bool,
     stage: Stage,
     decision: Decision,
     backoff: recovery::Backoff,
@@ -112,19 +116,13 @@ impl Node {
     pub(super) fn died(&mut self, now: Boottime, id: ConnectionId, reason: &Reason) {
         let Some((decision, volume)) = self.healable(id, reason) else { return };
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let facts = recovery::Facts {
-            daemon_remembered: connection.launch.is_some(),
-            daemon_in_container: connection.launch.as_ref().is_some_and(|launch| launch.in_container),
-            daemon_in_own_namespace: connection.launch.as_ref().is_some_and(|launch| launch.in_own_namespace),
-            on_block_device: connection.fs_type.as_deref().and_then(FsKind::of) == Some(FsKind::FuseBlk),
-            command_given: matches!(decision.strategy, StrategyChoice::Command(_)),
-        };
-        let choice = recovery::choose(configured(&decision.strategy), &facts);
+        let choice = recovery::choose(configured(&decision.strategy), facts(connection, &decision));
         let whole = connection.mounts.iter().filter(|mount| mount.is_whole());
         let places = whole.map(|mount| mount.mount_point.clone()).collect();
         let settings = decision.backoff;
         connection.healing = Some(Healing {
-            strategy: choice.map_or(asked_for(&decision.strategy), |(strategy, _)| strategy),
+            strategy: choice.as_ref().map_or(asked_for(&decision.strategy), |(strategy, _)| *strategy),
+            able: choice.is_ok(),
             stage: Stage::Pausing,
             decision,
             backoff: recovery::Backoff::new(settings),
@@ -141,9 +139,15 @@ impl Node {
         self.push(id, Input::RecoveryStarted);
         let (strategy, why) = match choice {
             Ok(chosen) => chosen,
-            Err(error) => return self.give_up(id, error.to_string()),
+            Err(error) => {
+                self.tell_refused(id, error.to_string());
+                return self.attempt(id);
+            }
         };
         tracing::info!(connection = %id, strategy = strategy.as_str(), why, "recovery begins");
+        if reason.is_deliberate() && strategy != Strategy::Rebind {
+            self.mention_survivor(id);
+        }
         let pause = self.flap_pause(now, volume, settings);
         self.tell(id, TransitionKind::Recovering { strategy: strategy.as_str(), flapping: !pause.is_zero() }, None);
         let gather = strategy == Strategy::Respawn && self.of_same_daemon(id).next().is_some();
@@ -175,7 +179,9 @@ impl Node {
     fn companions(&self, id: ConnectionId) -> Vec<ConnectionId> {
         let waits = |known: &&Connection| {
             known.healing.as_ref().is_some_and(|healing| {
-                healing.strategy == Strategy::Respawn && matches!(healing.stage, Stage::Waiting | Stage::Pausing)
+                healing.able
+                    && healing.strategy == Strategy::Respawn
+                    && matches!(healing.stage, Stage::Waiting | Stage::Pausing)
             })
         };
         let waiting = self.of_same_daemon(id).filter(waits).map(|known| known.id);
@@ -245,6 +251,7 @@ impl Node {
                 (Bring::Existing(mount), HEAL_DEADLINE)
             }
             (None, Strategy::Rebind) => return healing.stage = Stage::Waiting,
+            (None, _) if !healing.able => return healing.stage = Stage::Waiting,
             // A second one would work on the same data. When the others die, too, one start brings all back.
             (None, Strategy::Respawn) if serving => {
                 tracing::info!(connection = %id, "its daemon still serves other mounts: waiting for its end");
@@ -290,22 +297,40 @@ impl Node {
         self.actions.push(Action::Recover { connection: id, job: Box::new(job) });
     }
 
-    /// A living connection that is mounted where the dead one was, of the same type and source. That of the attempt under
-    /// way was found to serve by the worker, be it known here or not.
+    /// A daemon can live on when its connection is aborted. One that the agent did not launch is not the agent's to end.
+    fn mention_survivor(&self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let Some(daemon) = connection.daemon.as_ref().filter(|daemon| daemon.alive) else { return };
+        if connection.launch.as_ref().is_none_or(|launch| !launch.ours) {
+            let (pid, comm) = (daemon.pid, daemon.comm.as_deref().unwrap_or_default());
+            tracing::warn!(connection = %id, pid, comm, "the daemon lives on beside its successor: it is not ours to end");
+        }
+    }
+
+    /// A living connection of the same type and source that is mounted where the dead one was, or whose daemon was launched
+    /// for the dead one, by an attempt that was cut off. That of the attempt under way was found to serve by the worker, be it
+    /// known here or not.
     fn replacement(&self, dead: ConnectionId) -> Option<Mount> {
         let connection = self.connections.get(&dead)?;
         let healing = connection.healing.as_ref()?;
         let fits = |mount: &&Mount| {
             mount.namespace == self.setting.own
                 && mount.is_whole()
-                && healing.places.contains(&mount.mount_point)
                 && Some(&mount.fs_type) == connection.fs_type.as_ref()
                 && Some(&mount.source) == connection.source.as_ref()
         };
         let brought = healing.ready.map(|(device, _)| device);
         let serves = |known: &Connection| known.serves() || known.is_up() && Some(known.id.device) == brought;
         let serving = self.connections.values().filter(|known| known.id != dead && serves(known));
-        serving.flat_map(|known| &known.mounts).find(fits).cloned()
+        let launched_for = |known: &Connection| {
+            let mark = known.launch.as_ref().and_then(|launch| launch.mark.as_ref());
+            mark.is_some_and(|mark| mark.is_for(&connection.mounts))
+        };
+        let candidates = serving.flat_map(|known| known.mounts.iter().map(move |mount| (known, mount)));
+        let in_place = |(known, mount): &(&Connection, &Mount)| {
+            fits(mount) && (healing.places.contains(&mount.mount_point) || launched_for(known))
+        };
+        candidates.filter(|candidate| in_place(candidate)).map(|(_, mount)| mount.clone()).next()
     }
 
     /// A connection serves: those that died where it hangs may have been waiting for it.
@@ -349,7 +374,7 @@ impl Node {
         let companions = healing.map_or(&[][..], |healing| &healing.companions);
         let served_by = |device| companions.iter().copied().find(|other| other.device == device).unwrap_or(id);
         match progress {
-            Progress::Isolated { .. } | Progress::Launched { .. } => vec![id],
+            Progress::Isolated { .. } | Progress::Noted { .. } | Progress::Launched { .. } => vec![id],
             Progress::Ready { dead, .. } => vec![served_by(*dead)],
             Progress::Healed { mount, .. } | Progress::Gone { mount } | Progress::Failed { mount: Some(mount), .. } => {
                 vec![served_by(mount.device)]
@@ -365,6 +390,7 @@ impl Node {
         let Some(healing) = &mut connection.healing else { return };
         match progress {
             Progress::Isolated { namespace } => tracing::debug!(connection = %id, namespace = %namespace, "isolated"),
+            Progress::Noted { what } => tracing::info!(connection = %id, "{what}"),
             Progress::Launched { pid } => tracing::debug!(connection = %id, pid, "replacement started"),
             Progress::Ready { dead: _, device, at, pid } => {
                 healing.ready.get_or_insert((device, at));
@@ -431,7 +457,7 @@ impl Node {
             let replacement = self.serving_or_new(device);
             // The new daemon runs in a mount namespace made for it; how to start it again is known from the old one.
             if let (Strategy::Respawn, Some(new)) = (strategy, self.connections.get_mut(&replacement)) {
-                new.launch = launch;
+                new.launch = launch.map(|launch| Arc::new(Launch { ours: true, ..(*launch).clone() }));
             }
             let outage = died.map(|died| last_healed.since(died));
             let recovery = last_healed.since(ready);
@@ -465,9 +491,27 @@ impl Node {
     fn give_up(&mut self, id: ConnectionId, error: String) {
         let Some(healing) = self.connections.get_mut(&id).and_then(|known| known.healing.as_mut()) else { return };
         healing.stage = Stage::GivenUp;
+        self.tell_refused(id, error);
+    }
+
+    fn tell_refused(&mut self, id: ConnectionId, error: String) {
+        let Some(healing) = self.connections.get(&id).and_then(|known| known.healing.as_ref()) else { return };
         let strategy = healing.strategy.as_str();
         self.push(id, Input::RecoveryFailed { gave_up: true });
         self.tell(id, TransitionKind::RecoveryFailed { strategy, error, retry_in: None, flapping: false }, None);
+    }
+}
+
+fn facts(connection: &Connection, decision: &Decision) -> recovery::Facts {
+    let launch = connection.launch.as_ref();
+    recovery::Facts {
+        daemon_remembered: launch.is_some(),
+        daemon_in_container: launch.is_some_and(|launch| launch.in_container),
+        daemon_in_own_namespace: launch.is_some_and(|launch| launch.in_own_namespace),
+        daemon_namespace: launch.and_then(|launch| launch.foreign_namespace),
+        daemon_out_of_reach: launch.map_or(0, |launch| launch.out_of_reach),
+        on_block_device: connection.fs_type.as_deref().and_then(FsKind::of) == Some(FsKind::FuseBlk),
+        command_given: matches!(decision.strategy, StrategyChoice::Command(_)),
     }
 }
 

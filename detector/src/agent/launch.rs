@@ -1,11 +1,10 @@
 //! How a dead daemon is started again, and whether the agent may.
 
-use std::ffi::OsString;
 use std::path::Path;
 
 use crate::model::NamespaceId;
 use crate::mounts::{CgroupMembership, DaemonRecord};
-use crate::recovery::{self, LAUNCHED_FOR, LaunchSpec};
+use crate::recovery::{self, LaunchSpec, Mark};
 
 /// What was taken down of a daemon while it ran.
 #[derive(Debug, Clone)]
@@ -16,6 +15,14 @@ pub(super) struct Launch {
     pub in_container: bool,
     /// It was started in the mount namespace that the agent heals.
     pub in_own_namespace: bool,
+    /// A namespace of its own, other than the mount namespace, that a daemon started by the agent would not have.
+    pub foreign_namespace: Option<&'static str>,
+    /// Capabilities that it had, and no process of the agent can have.
+    pub out_of_reach: u64,
+    /// An agent, perhaps one that ran before this one, launched it.
+    pub ours: bool,
+    /// For whom.
+    pub mark: Option<Mark>,
 }
 
 impl Launch {
@@ -25,6 +32,10 @@ impl Launch {
             in_container: record.cgroups.iter().any(is_containers),
             in_own_namespace: record.root == Path::new("/")
                 && (record.mount_namespace == own || is_launched_for(record, own)),
+            foreign_namespace: record.foreign_namespaces.first().copied(),
+            out_of_reach: record.out_of_reach,
+            ours: Mark::is_launched_for(&record.env, own),
+            mark: Mark::of(&record.env, own),
         }
     }
 }
@@ -43,8 +54,7 @@ impl Launch {
 
 /// The agent, perhaps one that ran before this one, launched it to serve there, in a mount namespace made for it.
 pub(super) fn is_launched_for(record: &DaemonRecord, own: NamespaceId) -> bool {
-    let mark = OsString::from(format!("{LAUNCHED_FOR}={}", own.0));
-    record.mount_namespace != own && record.env.contains(&mark)
+    record.mount_namespace != own && Mark::is_launched_for(&record.env, own)
 }
 
 /// What of the record it takes to start the daemon again.
@@ -56,7 +66,7 @@ fn spec(record: &DaemonRecord) -> LaunchSpec {
     LaunchSpec {
         exe: record.exe.clone(),
         argv: record.argv.clone(),
-        env: record.env.iter().filter(|entry| !is_mark(entry)).cloned().collect(),
+        env: record.env.iter().filter(|entry| !Mark::is_part(entry)).cloned().collect(),
         cwd: record.cwd.clone(),
         uid: record.credentials.uid,
         gid: record.credentials.gid,
@@ -65,11 +75,8 @@ fn spec(record: &DaemonRecord) -> LaunchSpec {
         oom_score_adj: Some(record.oom_score_adj),
         umask: record.umask,
         limits: record.limits.clone(),
+        privileges: Some(record.privileges),
     }
-}
-
-fn is_mark(entry: &OsString) -> bool {
-    entry.as_encoded_bytes().strip_prefix(LAUNCHED_FOR.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
 }
 
 /// Container managers name a container's cgroup after its id, 64 hexadecimal digits (containerd's cgroupfs driver), with
@@ -110,8 +117,18 @@ mod tests {
                 oom_score_adj: None,
                 umask: None,
                 limits: vec![],
+                privileges: None,
             };
-            Launch { spec, in_container: false, in_own_namespace: true }.memory_cgroup()
+            let launch = Launch {
+                spec,
+                in_container: false,
+                in_own_namespace: true,
+                foreign_namespace: None,
+                out_of_reach: 0,
+                ours: false,
+                mark: None,
+            };
+            launch.memory_cgroup()
         };
         let both = vec![membership("", "/unified"), membership("cpu,cpuacct", "/cpu"), membership("memory", "/mem\n")];
         assert_eq!(of(both).as_deref(), Some("/mem\\n"));

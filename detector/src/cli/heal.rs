@@ -212,6 +212,7 @@ async fn carry_out(pool: &Pool, job: RecoverJob, output: Output, ui: &Ui) -> Res
     while let Some(progress) = steps.recv().await {
         match progress {
             Progress::Isolated { .. } => {}
+            Progress::Noted { what } => eprintln!("{}", text::printable(what.as_ref())),
             Progress::Launched { pid } => eprintln!("started process {pid}"),
             Progress::Ready { device, .. } => eprintln!("connection {device} serves"),
             Progress::Healed { mount, .. } => lines.push(line(&mount, "healed", None)),

@@ -58,6 +58,8 @@ pub struct Stat {
     pub state: u8,
     /// Field 9: the kernel's flags of the task.
     flags: u64,
+    /// Field 19: its niceness.
+    pub nice: i32,
     /// Field 22: when it started, in clock ticks (of 1/100 s) since boot. With the pid, its identity.
     pub start_time: u64,
     /// Field 52: the status that wait(2) would give, once it is a zombie. 0 where the reader may not trace the process.
@@ -85,6 +87,7 @@ impl Stat {
         Some(Self {
             state: *field(3)?.as_bytes().first()?,
             flags: field(9)?.parse().ok()?,
+            nice: field(19)?.parse().ok()?,
             start_time: field(22)?.parse().ok()?,
             exit_code: field(52)?.parse().ok()?,
         })
@@ -111,7 +114,10 @@ mod tests {
     fn a_name_with_parentheses_and_spaces_shifts_nothing() {
         let numbers: Vec<String> = (4..=52).map(|number| number.to_string()).collect();
         let text = format!("7 (a) Z 0 (b) S {}\n", numbers.join(" "));
-        assert_eq!(Stat::parse(text.as_bytes()), Some(Stat { state: b'S', flags: 9, start_time: 22, exit_code: 52 }));
+        assert_eq!(
+            Stat::parse(text.as_bytes()),
+            Some(Stat { state: b'S', flags: 9, nice: 19, start_time: 22, exit_code: 52 })
+        );
         for cut in 0..text.len() - "52\n".len() {
             assert_eq!(Stat::parse(&text.as_bytes()[..cut]), None, "{cut}");
         }

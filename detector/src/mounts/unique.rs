@@ -61,6 +61,12 @@ impl UniqueIds {
     }
 }
 
+/// The unique id of the newest mount of the caller's namespace; `None` where the kernel doesn't tell. Ids grow with time
+/// (`mnt_alloc_id` in fs/namespace.c), and come in ascending order.
+pub(crate) fn newest_mount() -> Option<u64> {
+    sys::listmount().ok()?.last().copied()
+}
+
 fn fuse_only(facts: MountFacts) -> Option<(MountId, DeviceNumber)> {
     let MountFacts { device, magic, reused_id } = facts;
     (magic == FUSE_SUPER_MAGIC).then_some((MountId(u64::from(reused_id)), device))

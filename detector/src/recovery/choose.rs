@@ -48,6 +48,10 @@ pub struct Facts {
     /// The file system is on a block device (`fuseblk`). As long as a dead one is mounted anywhere, mounting the device
     /// again gives that very one (`get_tree_bdev` in fs/super.c), and the new daemon none.
     pub on_block_device: bool,
+    /// A namespace of the daemon, other than the mount namespace, that is not the agent's: `net`, …
+    pub daemon_namespace: Option<&'static str>,
+    /// The capabilities that the daemon had and no process of the agent can have.
+    pub daemon_out_of_reach: u64,
     /// The policy names a command.
     pub command_given: bool,
 }
@@ -64,6 +68,14 @@ pub enum NoStrategy {
     /// Starting it beside its container would break what the container's manager knows.
     #[error("respawn: the daemon belongs to a container, whose manager starts it again; use rebind")]
     InContainer,
+    /// It would see other addresses, processes or users than the one before.
+    #[error(
+        "respawn: the daemon lived in another {0} namespace than the agent's; use rebind, or a command that enters it"
+    )]
+    ForeignOther(&'static str),
+    /// It could do less than the one before.
+    #[error("respawn: the daemon had {}, which the agent's unit withholds: add it to its CapabilityBoundingSet", names(*.0))]
+    OutOfReach(u64),
     /// There can be no second file system on the device beside the dead one.
     #[error("respawn: the dead file system keeps its block device; unmount it everywhere, then start the daemon")]
     BlockDevice,
@@ -76,34 +88,86 @@ pub enum NoStrategy {
 ///
 /// # Errors
 /// The policy asks for one that can't be carried out. `auto` always finds one: `rebind` needs nothing.
-pub const fn choose(configured: StrategyChoice, facts: &Facts) -> Result<(Strategy, &'static str), NoStrategy> {
-    let &Facts { daemon_remembered, daemon_in_container, daemon_in_own_namespace, on_block_device, command_given } =
-        facts;
-    match configured {
-        StrategyChoice::Rebind => Ok((Strategy::Rebind, "the policy says so")),
-        StrategyChoice::Command if command_given => Ok((Strategy::Command, "the policy says so")),
-        StrategyChoice::Command => Err(NoStrategy::NoCommand),
-        StrategyChoice::Respawn if on_block_device => Err(NoStrategy::BlockDevice),
-        StrategyChoice::Respawn if !daemon_remembered => Err(NoStrategy::DaemonUnknown),
-        StrategyChoice::Respawn if daemon_in_container => Err(NoStrategy::InContainer),
-        StrategyChoice::Respawn if !daemon_in_own_namespace => Err(NoStrategy::ForeignNamespace),
-        StrategyChoice::Respawn => Ok((Strategy::Respawn, "the policy says so")),
-        StrategyChoice::Auto if on_block_device => {
-            Ok((Strategy::Rebind, "the dead file system keeps its block device, so no other daemon can have it"))
+pub fn choose(configured: StrategyChoice, facts: Facts) -> Result<(Strategy, String), NoStrategy> {
+    let asked_for = "the policy says so".to_owned();
+    match (configured, no_respawn(facts)) {
+        (StrategyChoice::Rebind, _) => Ok((Strategy::Rebind, asked_for)),
+        (StrategyChoice::Command, _) if facts.command_given => Ok((Strategy::Command, asked_for)),
+        (StrategyChoice::Command, _) => Err(NoStrategy::NoCommand),
+        (StrategyChoice::Respawn, None) => Ok((Strategy::Respawn, asked_for)),
+        (StrategyChoice::Respawn, Some(why)) => Err(why),
+        (StrategyChoice::Auto, None) => {
+            Ok((Strategy::Respawn, "the daemon was seen alive on this host, outside any container".to_owned()))
         }
-        StrategyChoice::Auto if !daemon_remembered => {
-            Ok((Strategy::Rebind, "the daemon was not seen alive, so how to start it is not known"))
-        }
-        StrategyChoice::Auto if daemon_in_container => {
-            Ok((Strategy::Rebind, "the daemon belongs to a container, whose manager starts it again"))
-        }
-        StrategyChoice::Auto if !daemon_in_own_namespace => {
-            Ok((Strategy::Rebind, "the daemon lived in another mount namespace"))
-        }
-        StrategyChoice::Auto => {
-            Ok((Strategy::Respawn, "the daemon was seen alive on this host, outside any container"))
-        }
+        (StrategyChoice::Auto, Some(why)) => Ok((Strategy::Rebind, why.to_string())),
     }
+}
+
+/// Why the daemon can't be started again as it was.
+const fn no_respawn(facts: Facts) -> Option<NoStrategy> {
+    match facts {
+        Facts { on_block_device: true, .. } => Some(NoStrategy::BlockDevice),
+        Facts { daemon_remembered: false, .. } => Some(NoStrategy::DaemonUnknown),
+        Facts { daemon_in_container: true, .. } => Some(NoStrategy::InContainer),
+        Facts { daemon_in_own_namespace: false, .. } => Some(NoStrategy::ForeignNamespace),
+        Facts { daemon_namespace: Some(kind), .. } => Some(NoStrategy::ForeignOther(kind)),
+        Facts { daemon_out_of_reach: 0, .. } => None,
+        Facts { daemon_out_of_reach, .. } => Some(NoStrategy::OutOfReach(daemon_out_of_reach)),
+    }
+}
+
+/// By their number (include/uapi/linux/capability.h).
+const CAPABILITIES: [&str; 41] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+];
+
+fn names(set: u64) -> String {
+    let held = (0..u64::BITS).filter(|number| set >> number & 1 == 1);
+    let name = |number: u32| match CAPABILITIES.get(usize::try_from(number).unwrap_or(usize::MAX)) {
+        Some(name) => format!("CAP_{name}"),
+        None => format!("capability {number}"),
+    };
+    held.map(name).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -114,7 +178,9 @@ mod tests {
     use super::*;
 
     fn facts() -> impl proptest::strategy::Strategy<Value = Facts> {
-        any::<[bool; 5]>().prop_map(|[remembered, container, own, device, command]| Facts {
+        (any::<[bool; 6]>(), 0_u64..3).prop_map(|([remembered, container, own, device, command, net], lacking)| Facts {
+            daemon_namespace: net.then_some("net"),
+            daemon_out_of_reach: lacking,
             daemon_remembered: remembered,
             daemon_in_container: container,
             daemon_in_own_namespace: own,
@@ -126,25 +192,37 @@ mod tests {
     proptest! {
         #[test]
         fn auto_always_finds_one_and_never_starts_a_containers_daemon(facts in facts()) {
-            let (strategy, why) = choose(StrategyChoice::Auto, &facts).unwrap();
+            let (strategy, why) = choose(StrategyChoice::Auto, facts).unwrap();
             prop_assert!(!why.is_empty());
             let Facts { daemon_remembered, daemon_in_container, daemon_in_own_namespace, on_block_device, .. } = facts;
-            let may_start = daemon_remembered && !daemon_in_container && daemon_in_own_namespace && !on_block_device;
+            let faithfully = facts.daemon_namespace.is_none() && facts.daemon_out_of_reach == 0;
+            let may_start =
+                daemon_remembered && !daemon_in_container && daemon_in_own_namespace && !on_block_device && faithfully;
             prop_assert_eq!(strategy, if may_start { Strategy::Respawn } else { Strategy::Rebind });
         }
 
         #[test]
         fn respawn_is_an_error_exactly_where_auto_would_not_take_it(facts in facts()) {
-            let auto = choose(StrategyChoice::Auto, &facts).unwrap().0;
-            prop_assert_eq!(choose(StrategyChoice::Respawn, &facts).is_ok(), auto == Strategy::Respawn);
+            let auto = choose(StrategyChoice::Auto, facts).unwrap().0;
+            prop_assert_eq!(choose(StrategyChoice::Respawn, facts).is_ok(), auto == Strategy::Respawn);
         }
+    }
+
+    #[test]
+    fn what_the_agent_lacks_is_named() {
+        let facts = Facts { daemon_remembered: true, daemon_in_own_namespace: true, ..Facts::default() };
+        let why =
+            choose(StrategyChoice::Respawn, Facts { daemon_out_of_reach: 1 << 12 | 1 << 63, ..facts }).unwrap_err();
+        assert!(why.to_string().contains("had CAP_NET_ADMIN capability 63, which"), "{why}");
+        let why = choose(StrategyChoice::Respawn, Facts { daemon_namespace: Some("net"), ..facts }).unwrap_err();
+        assert!(why.to_string().contains("another net namespace"), "{why}");
     }
 
     #[test]
     fn a_command_must_be_there() {
         let facts = Facts::default();
-        assert_eq!(choose(StrategyChoice::Command, &facts), Err(NoStrategy::NoCommand));
+        assert_eq!(choose(StrategyChoice::Command, facts), Err(NoStrategy::NoCommand));
         let facts = Facts { command_given: true, ..facts };
-        assert_eq!(choose(StrategyChoice::Command, &facts).unwrap().0, Strategy::Command);
+        assert_eq!(choose(StrategyChoice::Command, facts).unwrap().0, Strategy::Command);
     }
 }

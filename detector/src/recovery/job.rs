@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Features;
 use crate::model::{Boottime, DeviceNumber, Mount, NamespaceId};
-use crate::mounts::Limit;
+use crate::mounts::{Limit, Privileges};
 
 /// One recovery: everything a worker process needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,11 +84,13 @@ pub struct LaunchSpec {
     pub umask: Option<u32>,
     /// Its resource limits.
     pub limits: Vec<Limit>,
+    /// What it may do; `None`: what the launcher may.
+    pub privileges: Option<Privileges>,
 }
 
 impl fmt::Debug for LaunchSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj, umask, limits } = self;
+        let Self { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj, umask, limits, privileges } = self;
         f.debug_struct("LaunchSpec")
             .field("exe", exe)
             .field("argv", &format_args!("<{} arguments>", argv.len()))
@@ -101,6 +103,7 @@ impl fmt::Debug for LaunchSpec {
             .field("oom_score_adj", oom_score_adj)
             .field("umask", umask)
             .field("limits", limits)
+            .field("privileges", privileges)
             .finish()
     }
 }
@@ -121,6 +124,11 @@ pub enum Progress {
     Isolated {
         /// Which.
         namespace: NamespaceId,
+    },
+    /// Something was done, or not done, that the log has to know of.
+    Noted {
+        /// What.
+        what: String,
     },
     /// A daemon or command was started.
     Launched {
@@ -183,6 +191,7 @@ mod tests {
             oom_score_adj: None,
             umask: None,
             limits: vec![],
+            privileges: None,
         };
         let shown = format!("{:?}", Bring::Respawn(spec));
         assert!(shown.contains("<3 arguments>") && !shown.contains("hunter2"), "{shown}");

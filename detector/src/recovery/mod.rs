@@ -25,7 +25,7 @@ pub use error::{RecoverError, Stage};
 pub use features::Features;
 pub use flapping::{FlapSettings, FlapWatch};
 pub use job::{Bring, CgroupMembership, LaunchSpec, Progress, RecoverJob};
-pub use launch::LAUNCHED_FOR;
+pub use launch::Mark;
 pub use plan::{Placement, Plan, Refusal, Refused, Replacement, Step, plan};
 pub use sys::MountTarget;
 pub(crate) use sys::{Looked, is_of_the_dead, look_at};

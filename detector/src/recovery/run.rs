@@ -7,12 +7,15 @@ use std::time::Instant;
 
 use super::error::{RecoverError, Stage};
 use super::heal::{CloneSource, MountedHere, Outcome, heal};
-use super::launch::{Brought, Launcher, There};
+use super::launch::former::{self, Former};
+use super::launch::{Brought, Launcher, Mark, There};
 use super::plan::{Plan, Replacement, is_same, plan};
+use super::sys::{self, Looked, MountTarget};
 use super::wire::ProgressForm;
 use super::{Bring, Features, RecoverJob, table};
-use crate::model::{DeviceNumber, Mount};
+use crate::model::{Boottime, DeviceNumber, Mount};
 use crate::mounts::mountinfo::Parsed;
+use crate::mounts::{newest_mount, own_namespace};
 
 /// Runs a job. Tells its progress, [`ProgressForm::Finished`] last.
 pub(crate) fn run(job: &RecoverJob, report: &mut dyn FnMut(ProgressForm)) {
@@ -27,15 +30,22 @@ fn bring_and_heal(job: &RecoverJob, report: &mut dyn FnMut(ProgressForm)) -> Res
     if let Bring::Existing(mount) = &job.bring {
         return heal_from_here(job, &job.dead, mount, report);
     }
-    let left = still_dead(job, report)?;
+    // Asked first, so that what is found to be dead is not newer.
+    let newest = newest_mount();
+    let left = to_launch(job, report)?;
     if left.is_empty() {
         return Ok(());
     }
     let launch = RecoverJob { dead: left, ..job.clone() };
-    let mut launcher = Launcher::start(&launch, deadline)?;
+    let namespace = own_namespace().map_err(RecoverError::kernel(Stage::ReadMounts, "/proc/thread-self/ns/mnt"))?;
+    let mark = Mark::new(namespace, launch.connections(), newest);
+    let mut launcher = Launcher::start(&launch, &mark, deadline)?;
     let healed = match launcher.wait(&launch, deadline, report)? {
         Brought::Here(mount) => {
-            heal_from_here(job, &launch.dead, &mount, report)?;
+            // A number is one file system's at a time: if it has that of the dead one, nothing of that is mounted any more.
+            let (gone, dead): (Vec<_>, Vec<_>) = launch.dead.into_iter().partition(|dead| dead.device == mount.device);
+            gone.iter().filter_map(|dead| index(job, dead)).for_each(|mount| report(ProgressForm::Gone { mount }));
+            heal_from_here(job, &dead, &mount, report)?;
             true
         }
         Brought::There(there) => heal_from_there(job, there, &mut launcher, report)?,
@@ -44,22 +54,73 @@ fn bring_and_heal(job: &RecoverJob, report: &mut dyn FnMut(ProgressForm)) -> Res
     if healed { launcher.release() } else { Ok(()) }
 }
 
-/// The dead mounts for whose connections something has to be launched. The others are gone, or somebody was faster, and
-/// they are dealt with.
-fn still_dead(job: &RecoverJob, report: &mut dyn FnMut(ProgressForm)) -> Result<Vec<Mount>, RecoverError> {
+/// The dead mounts for whose connections something has to be launched, once what former launches have left is out of the way.
+fn to_launch(job: &RecoverJob, report: &mut dyn FnMut(ProgressForm)) -> Result<Vec<Mount>, RecoverError> {
     let table = read_table()?;
+    let left = still_dead(job, &table, report)?;
+    if left.is_empty() {
+        return Ok(left);
+    }
+    let formers = former::find(&left, &table).map_err(RecoverError::kernel(Stage::Launch, "/proc"))?;
+    let left = without_served(job, &left, &table, &formers, report)?;
+    if !left.is_empty() {
+        former::make_way(&left, &table, &formers).into_iter().for_each(|what| report(ProgressForm::Noted { what }));
+    }
+    Ok(left)
+}
+
+/// The dead mounts of connections that nobody has replaced yet. The others are gone, or somebody was faster, or none of their
+/// mounts may be touched, and they are dealt with.
+fn still_dead(
+    job: &RecoverJob,
+    table: &Parsed,
+    report: &mut dyn FnMut(ProgressForm),
+) -> Result<Vec<Mount>, RecoverError> {
     let mut left = Vec::new();
     for connection in job.connections() {
         let dead = job.dead_of(connection);
-        if let Some(mount) = dead.iter().find_map(|dead| served_by(dead, &table)) {
+        if let Some(mount) = dead.iter().find_map(|dead| served_by(dead, table)) {
             heal_from_here(job, &dead, mount, report)?;
-        } else if dead.iter().any(|dead| table.mounts.iter().any(|mount| is_same(mount, dead))) {
-            left.extend(dead);
-        } else {
-            dead.iter().filter_map(|dead| index(job, dead)).for_each(|mount| report(ProgressForm::Gone { mount }));
+        } else if let Some(replacement) = dead.first().map(like_before) {
+            let plan = plan_with(table, &dead, &replacement, job.features);
+            if plan.steps.is_empty() {
+                // Whatever was launched, nothing could be done with it.
+                carry_out(job, &plan, &replacement, &mut Fetched(VecDeque::new()), report);
+            } else {
+                left.extend(dead);
+            }
         }
     }
     Ok(left)
+}
+
+/// What the same daemon would mount: its device is not known yet, and one that nothing has.
+fn like_before(dead: &Mount) -> Replacement {
+    Replacement { device: DeviceNumber { major: 0, minor: 0 }, root: "/".into(), ..Replacement::from(dead) }
+}
+
+/// Without those that can be healed from a daemon which was launched for them by an attempt that was cut off: a second one
+/// would work on the same data.
+fn without_served(
+    job: &RecoverJob,
+    left: &[Mount],
+    table: &Parsed,
+    formers: &[Former],
+    report: &mut dyn FnMut(ProgressForm),
+) -> Result<Vec<Mount>, RecoverError> {
+    let mut unserved = Vec::new();
+    for connection in job.connections() {
+        let dead: Vec<_> = left.iter().filter(|dead| dead.device == connection).cloned().collect();
+        match former::serving(&dead, table, formers) {
+            Some((mount, pid)) => {
+                let (dead_number, device, at) = (connection.to_kernel(), mount.device.to_kernel(), Boottime::now().0);
+                report(ProgressForm::Ready { dead: dead_number, device, at, pid: Some(pid) });
+                heal_from_here(job, &dead, &mount, report)?;
+            }
+            None => unserved.extend(dead),
+        }
+    }
+    Ok(unserved)
 }
 
 /// The living mount of the same file system on top of a dead one.
@@ -83,7 +144,11 @@ fn heal_from_here(
     report: &mut dyn FnMut(ProgressForm),
 ) -> Result<(), RecoverError> {
     let replacement = Replacement::from(mount);
-    let plan = plan_with(&read_table()?, dead, &replacement, job.features);
+    let mut plan = plan_with(&read_table()?, dead, &replacement, job.features);
+    // Where it lies on a dead mount it is found again by that, after a cut: so what is done there comes last. Where a dead mount
+    // covers it, it can't be reached before that is taken away.
+    let is_visible = matches!(sys::look_at(&MountTarget::from(mount)), Ok(Looked::Same(_)));
+    plan.steps.sort_by_key(|step| is_visible && step.dead.mount_point == mount.mount_point);
     carry_out(job, &plan, &replacement, &mut MountedHere::new(mount), report);
     Ok(())
 }
@@ -124,7 +189,10 @@ fn plan_with(table: &Parsed, dead: &[Mount], replacement: &Replacement, features
         now.map_or_else(|| dead.clone(), |now| Mount { unique_id: dead.unique_id, ..now.clone() })
     };
     let dead: Vec<_> = dead.iter().map(fresh).collect();
-    plan(&dead, &table.mounts, &table.children, replacement, features)
+    let mut plan = plan(&dead, &table.mounts, &table.children, replacement, features);
+    // From one that shows all of it the others can be healed after a cut.
+    plan.steps.sort_by_key(|step| (step.placement.relative().is_some(), !step.dead.is_whole()));
+    plan
 }
 
 /// Which of the job's mounts it is.

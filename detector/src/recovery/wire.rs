@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Bring, CgroupMembership, Features, LaunchSpec, MountTarget, RecoverJob};
 use crate::model::{DeviceNumber, Mount, MountFlags, MountId, NamespaceId, Propagation};
-use crate::mounts::Limit;
+use crate::mounts::{Limit, Privileges};
 use crate::text;
 
 /// Any bytes.
@@ -171,6 +171,7 @@ struct LaunchForm {
     oom_score_adj: Option<i32>,
     umask: Option<u32>,
     limits: Vec<Limit>,
+    privileges: Option<Privileges>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -197,6 +198,7 @@ impl From<&Bring> for BringForm {
                     oom_score_adj,
                     umask,
                     limits,
+                    privileges,
                 } = spec;
                 Self::Respawn(LaunchForm {
                     exe: exe.into(),
@@ -210,6 +212,7 @@ impl From<&Bring> for BringForm {
                     oom_score_adj: *oom_score_adj,
                     umask: *umask,
                     limits: limits.clone(),
+                    privileges: *privileges,
                 })
             }
             Bring::Command { argv, timeout, cgroups: member_of } => {
@@ -224,7 +227,20 @@ impl From<BringForm> for Bring {
         match form {
             BringForm::Existing(mount) => Self::Existing((*mount).into()),
             BringForm::Respawn(form) => {
-                let LaunchForm { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj, umask, limits } = form;
+                let LaunchForm {
+                    exe,
+                    argv,
+                    env,
+                    cwd,
+                    uid,
+                    gid,
+                    groups,
+                    cgroups,
+                    oom_score_adj,
+                    umask,
+                    limits,
+                    privileges,
+                } = form;
                 Self::Respawn(LaunchSpec {
                     exe: exe.into(),
                     argv: all_back(argv),
@@ -237,6 +253,7 @@ impl From<BringForm> for Bring {
                     oom_score_adj,
                     umask,
                     limits,
+                    privileges,
                 })
             }
             BringForm::Command { argv, timeout, cgroups } => {
@@ -279,6 +296,7 @@ impl From<JobForm> for RecoverJob {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ProgressForm {
     Isolated { namespace: u64 },
+    Noted { what: String },
     Launched { pid: u32 },
     Ready { dead: u32, device: u32, at: u64, pid: Option<u32> },
     Healed { mount: usize, device: u32, at: u64 },
@@ -353,6 +371,11 @@ mod tests {
                     oom_score_adj,
                     umask: oom_score_adj.map(i32::cast_unsigned),
                     limits: vec![Limit { resource: uid, soft: Some(u64::from(gid)), hard: None }],
+                    privileges: oom_score_adj.map(|nice| Privileges {
+                        ambient: u64::from(uid),
+                        nice,
+                        ..Privileges::default()
+                    }),
                 })
             });
         let command = (prop::collection::vec(bytes(), 0..4), any::<Duration>())

@@ -299,6 +299,7 @@ fn progress(form: ProgressForm, dead: &[Mount]) -> Option<Progress> {
     let device = DeviceNumber::from_kernel;
     Some(match form {
         ProgressForm::Isolated { namespace } => Progress::Isolated { namespace: NamespaceId(namespace) },
+        ProgressForm::Noted { what } => Progress::Noted { what },
         ProgressForm::Launched { pid } => Progress::Launched { pid },
         ProgressForm::Ready { dead, device: number, at, pid } => {
             Progress::Ready { dead: device(dead), device: device(number), at: Boottime(at), pid }

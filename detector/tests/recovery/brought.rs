@@ -38,7 +38,7 @@ pub fn remember(pid: u32) -> LaunchSpec {
     };
     // Its order means nothing, and programs that start themselves again change it.
     let mut env = split(read("environ"));
-    env.retain(|entry| !entry.as_encoded_bytes().starts_with(b"FUSE_DETECTOR_NAMESPACE="));
+    env.retain(|entry| !entry.as_encoded_bytes().starts_with(b"FUSE_DETECTOR_"));
     env.sort();
     let record = fuse_detector::mounts::remember(pid).unwrap();
     LaunchSpec {
@@ -53,6 +53,7 @@ pub fn remember(pid: u32) -> LaunchSpec {
         oom_score_adj: Some(String::from_utf8(read("oom_score_adj")).unwrap().trim().parse().unwrap()),
         umask: record.umask,
         limits: record.limits,
+        privileges: Some(record.privileges),
     }
 }
 
@@ -352,6 +353,83 @@ fn the_daemon_is_put_into_its_cgroup_and_session() {
     until("the cgroup is empty", || fs::remove_dir(&cgroup.0).is_ok());
 }
 
+/// A service manager removes the cgroup of a service when its last process has ended.
+#[test]
+fn a_cgroup_that_is_gone_is_made_again_or_replaced_by_the_nearest() {
+    let stage = Stage::new(MsFlags::MS_SHARED);
+    let place = stage.place("m");
+    let hierarchy = Path::new("/sys/fs/cgroup/pids");
+    let Ok(cgroup) = tempfile::Builder::new().prefix("fuse-detector-test-").tempdir_in(hierarchy) else {
+        eprintln!("skipped: no cgroup version 1 hierarchy of pids here");
+        return;
+    };
+    let parent = Cgroup(cgroup.keep());
+    let (inner, deep) = (Cgroup(parent.0.join("inner")), Cgroup(parent.0.join("inner/deep")));
+    let name = |cgroup: &Cgroup| Path::new("/").join(cgroup.0.strip_prefix(hierarchy).unwrap());
+    let of_pids = |spec: &LaunchSpec| spec.cgroups.iter().find(|it| it.controllers == "pids").unwrap().path.clone();
+    fs::create_dir(&inner.0).unwrap();
+    fs::create_dir(&deep.0).unwrap();
+    let daemon = stage.serve(&place);
+    fs::write(deep.0.join("cgroup.procs"), daemon.pid().to_string()).unwrap();
+    let (spec, mut dead) = (remember(daemon.pid()), vec![only(&place)]);
+    assert_eq!(of_pids(&spec), name(&deep));
+    daemon.kill();
+    fs::remove_dir(&deep.0).unwrap();
+    block_on(async {
+        let pool = Pool::start(config()).unwrap();
+        for (gone, expected) in [(None, &deep), (Some([&deep, &inner]), &parent)] {
+            for cgroup in gone.into_iter().flatten() {
+                until("the cgroup is empty", || fs::remove_dir(&cgroup.0).is_ok());
+            }
+            let progress = recover(&pool, Bring::Respawn(spec.clone()), dead, features(true)).await;
+            let pid = launched(&progress);
+            assert_eq!(of_pids(&remember(pid)), name(expected), "{progress:#?}");
+            let noted = |it: &&Progress| matches!(it, Progress::Noted { what } if what.contains("inner/deep"));
+            assert_eq!(progress.iter().filter(noted).count(), 1, "{progress:#?}");
+            dead = vec![only(&place)];
+            kill_and_wait(pid);
+        }
+    });
+}
+
+#[test]
+fn the_daemon_has_the_privileges_that_it_had() {
+    let stage = Stage::new(MsFlags::MS_SHARED);
+    let place = stage.place("m");
+    let mut command = Command::new("setpriv");
+    let kept = "-sys_time,-net_admin";
+    command.args(["--no-new-privs", "--bounding-set", kept, "--inh-caps", "+kill", "nice", "-n", "7"]);
+    run(command.arg("bindfs").arg(stage.source()).arg(&place));
+    let daemon = daemon_at(&place);
+    let privileges = remember(daemon).privileges.unwrap();
+    assert!(privileges.no_new_privs && privileges.nice == 7 && privileges.inheritable != 0, "{privileges:?}");
+    assert_eq!((privileges.bounding >> 25 & 1, privileges.bounding >> 12 & 1), (0, 0), "{privileges:?}");
+    dies_and_comes_back(&stage, &place, "f", &[], daemon);
+}
+
+/// A daemon can go on talking for years when nobody listens any more.
+#[test]
+fn what_is_said_after_the_start_is_no_error_and_takes_no_memory() {
+    let stage = Stage::new(MsFlags::MS_SHARED);
+    let (place, go, done) = (stage.place("m"), stage.path().join("go"), stage.path().join("done"));
+    let (mut spec, dead) = dead_bindfs(&stage, &place);
+    spec.exe = "/bin/sh".into();
+    let script = r#"bindfs -f "$0" "$1" & until [ -e "$2" ]; do sleep 0.01; done
+        head -c 1048576 /dev/zero >&2; echo $? > "$3"; wait"#;
+    let paths = [stage.source(), place.clone(), go.clone(), done.clone()].map(OsString::from);
+    spec.argv = ["sh", "-c", script].map(OsString::from).into_iter().chain(paths).collect();
+    block_on(async {
+        let pool = Pool::start(config()).unwrap();
+        let progress = recover(&pool, Bring::Respawn(spec), dead, features(true)).await;
+        assert_eq!(healed(&progress), [place.as_path()], "{progress:#?}");
+    });
+    fs::write(&go, "").unwrap();
+    until("all is said", || fs::read_to_string(&done).is_ok_and(|text| text.ends_with('\n')));
+    assert_eq!(fs::read_to_string(&done).unwrap(), "0\n", "head failed");
+    nix::mount::umount(&place).unwrap();
+    until("the daemon exits", || processes_with(stage.path().as_os_str()).is_empty());
+}
+
 #[test]
 fn a_command_brings_the_replacement() {
     let stage = Stage::new(MsFlags::MS_SHARED);
@@ -385,6 +463,62 @@ fn a_command_brings_the_replacement() {
         until("it is ended", || processes_with(stage.path().as_os_str()).is_empty());
     });
     application.stop();
+}
+
+/// A command can do its work in the host's namespace, and leave its daemon there.
+#[test]
+fn a_commands_daemon_that_serves_on_the_host_is_not_ended() {
+    let stage = Stage::new(MsFlags::MS_PRIVATE);
+    let (place, other) = (stage.place("m"), stage.place("other"));
+    let daemon = stage.serve(&place);
+    stage.bind(&place, &other, MsFlags::empty());
+    let dead = of_same_device(&only(&place));
+    daemon.kill();
+    let script = r#"nsenter --mount="$0" sh -c 'umount -l "$2" && bindfs "$1" "$2"' sh "$1" "$2""#;
+    let namespace = format!("/proc/{}/ns/mnt", nix::unistd::gettid());
+    let paths = [namespace.into(), stage.source().into(), place.clone().into()];
+    let argv = ["sh", "-c", script].map(OsString::from).into_iter().chain(paths).collect();
+    block_on(async {
+        let pool = Pool::start(config()).unwrap();
+        let bring = Bring::Command { argv, timeout: PATIENCE, cgroups: vec![] };
+        let progress = recover(&pool, bring, dead, features(true)).await;
+        assert_eq!(healed(&progress), [other.as_path()], "{progress:#?}");
+    });
+    for place in [&place, &other] {
+        assert_eq!(fs::read_to_string(place.join("f")).unwrap(), "hello");
+        nix::mount::umount(place).unwrap();
+    }
+    until("the daemon exits", || processes_with(stage.path().as_os_str()).is_empty());
+}
+
+/// The kernel gives the number of a connection to the next one as soon as its last mount is gone.
+#[test]
+fn a_command_may_unmount_the_dead_one_first_and_get_its_number() {
+    let stage = Stage::new(MsFlags::MS_PRIVATE);
+    let place = stage.place("m");
+    let (_, dead) = dead_bindfs(&stage, &place);
+    block_on(async {
+        let pool = Pool::start(config()).unwrap();
+        let bring = Bring::Command { argv: vec!["true".into()], timeout: PATIENCE, cgroups: vec![] };
+        let job = fuse_detector::recovery::RecoverJob {
+            bring,
+            dead: dead.clone(),
+            features: features(true),
+            deadline: PATIENCE,
+        };
+        let mut progress = pool.recover(job);
+        while !matches!(progress.recv().await, Some(Progress::Launched { .. })) {}
+        nix::mount::umount2(&place, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        let _daemon = stage.serve(&place);
+        assert_eq!(only(&place).device, dead[0].device, "this test is about a number that is used again");
+        let mut all = Vec::new();
+        while let Some(progress) = progress.recv().await {
+            all.push(progress);
+        }
+        assert_eq!(failures(&all), Vec::<String>::new());
+        assert!(all.iter().any(|it| matches!(it, Progress::Gone { .. })), "{all:#?}");
+        assert_eq!(fs::read_to_string(place.join("f")).unwrap(), "hello");
+    });
 }
 
 #[test]

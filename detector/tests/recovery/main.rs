@@ -8,4 +8,5 @@ mod probes;
 mod rebind;
 mod several;
 mod shed;
+mod split;
 mod stage;

@@ -24,7 +24,7 @@ use crate::model::{
     BackendKind, Boottime, ConnectionId, DeviceNumber, ExitStatus, Mount, MountFlags, MountId, NamespaceId, Process,
     Propagation, Signal,
 };
-use crate::mounts::{ChildMount, Credentials, DaemonRecord, Problem, Snapshot};
+use crate::mounts::{ChildMount, Credentials, DaemonRecord, Privileges, Problem, Snapshot};
 use crate::policy::Policy;
 use crate::recovery::{Features, Progress, RecoverJob};
 use crate::worker::ProbeOutcome;
@@ -275,6 +275,9 @@ fn record(pid: u32, arguments: &str) -> DaemonRecord {
         namespaces: BTreeMap::new(),
         oom_score_adj: 0,
         limits: Vec::new(),
+        privileges: Privileges::default(),
+        foreign_namespaces: Vec::new(),
+        out_of_reach: 0,
     }
 }
 

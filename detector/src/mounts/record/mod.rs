@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use super::proc::{self, Stat};
 use crate::model::NamespaceId;
 
-pub use text::{CgroupMembership, Credentials, Limit};
+pub(crate) use text::environment;
+pub use text::{CgroupMembership, Credentials, Limit, Privileges};
 
 /// A daemon as it was when it was looked at. Kept in memory only: arguments and environment can hold secrets, so `Debug`
 /// shows how many there are and nothing of them.
@@ -52,6 +53,12 @@ pub struct DaemonRecord {
     pub oom_score_adj: i32,
     /// Its resource limits.
     pub limits: Vec<Limit>,
+    /// What it may do.
+    pub privileges: Privileges,
+    /// Of user, pid, network and IPC namespace, those that it doesn't share with the caller.
+    pub foreign_namespaces: Vec<&'static str>,
+    /// Capabilities that it had and the caller can't pass on.
+    pub out_of_reach: u64,
 }
 
 impl fmt::Debug for DaemonRecord {
@@ -74,6 +81,9 @@ impl fmt::Debug for DaemonRecord {
             namespaces,
             oom_score_adj,
             limits,
+            privileges,
+            foreign_namespaces,
+            out_of_reach,
         } = self;
         f.debug_struct("DaemonRecord")
             .field("pid", pid)
@@ -92,6 +102,9 @@ impl fmt::Debug for DaemonRecord {
             .field("namespaces", namespaces)
             .field("oom_score_adj", oom_score_adj)
             .field("limits", limits)
+            .field("privileges", privileges)
+            .field("foreign_namespaces", foreign_namespaces)
+            .field("out_of_reach", out_of_reach)
             .finish()
     }
 }
@@ -149,7 +162,14 @@ pub fn remember(pid: u32) -> Result<DaemonRecord, RecordError> {
     let proc = ProcessFiles { pid };
     let stat = proc.living()?;
     let (exe, exe_deleted) = without_deleted(proc.link("exe")?);
-    let (credentials, umask) = text::status(&proc.read("status")?).ok_or(proc.malformed("status"))?;
+    let text::Status { credentials, umask, privileges } =
+        text::status(&proc.read("status")?).ok_or(proc.malformed("status"))?;
+    let namespaces = proc.other_namespaces()?;
+    let foreign = |kind: &&str| {
+        let own = proc::namespace("self", kind).ok();
+        own.is_some_and(|own| namespaces.get(kind).is_some_and(|its| *its != own))
+    };
+    let foreign_namespaces = ["user", "pid", "net", "ipc"].into_iter().filter(foreign).collect();
     let record = DaemonRecord {
         pid,
         comm: proc::comm(pid).ok_or(RecordError::Gone { pid })?,
@@ -164,13 +184,22 @@ pub fn remember(pid: u32) -> Result<DaemonRecord, RecordError> {
         umask,
         cgroups: text::cgroups(&proc.read("cgroup")?).ok_or(proc.malformed("cgroup"))?,
         mount_namespace: NamespaceId(proc.namespace("mnt", "ns/mnt")?),
-        namespaces: proc.other_namespaces()?,
+        namespaces,
         oom_score_adj: text::number(&proc.read("oom_score_adj")?).ok_or(proc.malformed("oom_score_adj"))?,
         limits: text::limits(&proc.read("limits")?).ok_or(proc.malformed("limits"))?,
+        privileges: Privileges { nice: stat.nice, ..privileges },
+        foreign_namespaces,
+        out_of_reach: privileges.permitted & !own_bounding_set(),
     };
     // Files of one process, not of two that had the number one after the other; and a process that died meanwhile has an
     // empty environment.
     if proc.living()?.start_time == record.start_time { Ok(record) } else { Err(RecordError::Gone { pid }) }
+}
+
+/// Every program that the caller starts is within this set. Everything, where it can't be known.
+fn own_bounding_set() -> u64 {
+    let own = std::fs::read("/proc/self/status").ok().and_then(|text| text::status(&text));
+    own.map_or(u64::MAX, |status| status.privileges.bounding)
 }
 
 /// /proc/PID, with errors that say which file it was.

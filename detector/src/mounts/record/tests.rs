@@ -47,6 +47,7 @@ fn everything_that_was_set_is_found() {
     assert!(record.umask.is_some());
     assert!(record.limits.iter().any(|limit| limit.resource == libc::RLIMIT_NOFILE));
     assert!(!record.cgroups.is_empty());
+    assert_eq!((record.foreign_namespaces.as_slice(), record.out_of_reach), ([].as_slice(), 0));
 
     let shown = format!("{record:?}");
     for secret in ["hunter2", "SECRET", "600", "the daemon"] {

@@ -91,8 +91,36 @@ pub fn environment(text: &[u8]) -> Vec<OsString> {
     named.map(|entry| OsString::from_vec(entry.to_vec())).collect()
 }
 
-/// Ids and file mode creation mask from /proc/PID/status. The name in it is escaped, so lines are lines.
-pub fn status(text: &[u8]) -> Option<(Credentials, Option<u32>)> {
+/// What a process may do (capabilities(7)), and how the scheduler favours it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Privileges {
+    /// What it keeps when it starts a program that may have it.
+    pub inheritable: u64,
+    /// What it has.
+    pub permitted: u64,
+    /// What neither it nor a program that it starts can get beyond.
+    pub bounding: u64,
+    /// What it keeps when it starts any program.
+    pub ambient: u64,
+    /// No program that it starts gets more than it has (`PR_SET_NO_NEW_PRIVS` in prctl(2)).
+    pub no_new_privs: bool,
+    /// Its niceness, -20 to 19.
+    pub nice: i32,
+}
+
+/// What /proc/PID/status says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Its ids.
+    pub credentials: Credentials,
+    /// Its file mode creation mask; unknown before Linux 4.7.
+    pub umask: Option<u32>,
+    /// Its capabilities; the niceness is not there.
+    pub privileges: Privileges,
+}
+
+/// From the text of /proc/PID/status. The name in it is escaped, so lines are lines.
+pub fn status(text: &[u8]) -> Option<Status> {
     let text = String::from_utf8_lossy(text);
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     let numbers = |key: &str| -> Option<Vec<u32>> {
@@ -103,7 +131,17 @@ pub fn status(text: &[u8]) -> Option<(Credentials, Option<u32>)> {
     let [gid, effective_gid, saved_gid, _] = numbers("Gid")?.try_into().ok()?;
     let groups = numbers("Groups")?;
     let umask = value("Umask").and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok());
-    Some((Credentials { uid, effective_uid, saved_uid, gid, effective_gid, saved_gid, groups }, umask))
+    let credentials = Credentials { uid, effective_uid, saved_uid, gid, effective_gid, saved_gid, groups };
+    let set = |key: &str| u64::from_str_radix(value(key)?.trim(), 16).ok();
+    let privileges = Privileges {
+        inheritable: set("CapInh")?,
+        permitted: set("CapPrm")?,
+        bounding: set("CapBnd")?,
+        ambient: set("CapAmb").unwrap_or(0),
+        no_new_privs: value("NoNewPrivs").is_some_and(|flag| flag.trim() == "1"),
+        nice: 0,
+    };
+    Some(Status { credentials, umask, privileges })
 }
 
 /// /proc/PID/cgroup: `hierarchy:controllers:path` a line. The path can contain colons, but no line feed
@@ -170,8 +208,21 @@ mod tests {
 
     #[test]
     fn ids_are_real_effective_saved() {
-        let text = b"Name:\tx\\nUid:\t9\nUmask:\t0027\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t10 11 \n";
-        let (credentials, umask) = status(text).unwrap();
+        let text = b"Name:\tx\\nUid:\t9\nUmask:\t0027\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t10 11 \n\
+            CapInh:\t0000000000000002\nCapPrm:\t0000000000000003\nCapEff:\t0000000000000000\n\
+            CapBnd:\t000001ffffffffff\nCapAmb:\t0000000000000002\nNoNewPrivs:\t1\n";
+        let Status { credentials, umask, privileges } = status(text).unwrap();
+        assert_eq!(
+            privileges,
+            Privileges {
+                inheritable: 2,
+                permitted: 3,
+                bounding: (1 << 41) - 1,
+                ambient: 2,
+                no_new_privs: true,
+                nice: 0
+            }
+        );
         assert_eq!(umask, Some(0o27));
         assert_eq!(
             credentials,

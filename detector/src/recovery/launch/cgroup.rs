@@ -4,16 +4,83 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::recovery::CgroupMembership;
+use crate::text::printable;
 
-/// The `cgroup.procs` files to write a process id to so that a process has these memberships, according to a mountinfo.
-/// Memberships of hierarchies that are not mounted, or of cgroups outside the visible part, are left out.
-pub(super) fn procs_files(memberships: &[CgroupMembership], mountinfo: &[u8]) -> Vec<PathBuf> {
-    let hierarchies: Vec<Hierarchy<'_>> = mountinfo.split(|&byte| byte == b'\n').filter_map(Hierarchy::parse).collect();
-    let directory = |membership| hierarchies.iter().find_map(|hierarchy| hierarchy.directory(membership));
-    memberships.iter().filter_map(directory).map(|directory| directory.join("cgroup.procs")).collect()
+/// Where a process is put so that it has some memberships.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Places {
+    /// The `cgroup.procs` files to write its id to.
+    pub procs: Vec<PathBuf>,
+    /// What is not as it was.
+    pub notes: Vec<String>,
 }
 
-/// Moves the calling process into the cgroup. One that is gone is passed over: there is nothing to return to.
+/// Finds the places according to a mountinfo. Memberships of hierarchies that are not mounted, or of cgroups outside the visible
+/// part, are left out.
+///
+/// A service manager removes a cgroup when its last process ends. It is made again, without the limits that it had; where not even
+/// its parent is left, the nearest ancestor has to do. Never the launcher's own: what is in there ends with the agent's service.
+pub(super) fn prepare(memberships: &[CgroupMembership], mountinfo: &[u8]) -> Places {
+    let own = own_memberships();
+    let mut places = Places::default();
+    for (membership, hierarchy, directory) in directories(memberships, mountinfo) {
+        let own = own.iter().find(|own| own.controllers == membership.controllers);
+        let own = own.and_then(|own| hierarchy.directory(own));
+        let place = if directory.is_dir() {
+            Some(directory)
+        } else if make_again(&directory).is_ok() {
+            places.notes.push(format!("cgroup {} was gone and is made again, without limits", shown(&directory)));
+            Some(directory)
+        } else {
+            let instead = hierarchy.nearest(&directory, own.as_deref());
+            let where_to = instead.as_deref().map_or_else(|| "the agent's".to_owned(), shown);
+            places.notes.push(format!("cgroup {} is gone, {where_to} takes its place", shown(&directory)));
+            instead
+        };
+        places.procs.extend(place.map(|place| place.join("cgroup.procs")));
+    }
+    places
+}
+
+fn shown(path: &Path) -> String {
+    printable(path.as_os_str())
+}
+
+fn directories<'a>(
+    memberships: &'a [CgroupMembership],
+    mountinfo: &'a [u8],
+) -> Vec<(&'a CgroupMembership, Hierarchy<'a>, PathBuf)> {
+    let hierarchies: Vec<_> = mountinfo.split(|&byte| byte == b'\n').filter_map(Hierarchy::parse).collect();
+    let found = |membership| {
+        let place = |hierarchy: &Hierarchy<'a>| Some((membership, *hierarchy, hierarchy.directory(membership)?));
+        hierarchies.iter().find_map(place)
+    };
+    memberships.iter().filter_map(found).collect()
+}
+
+fn own_memberships() -> Vec<CgroupMembership> {
+    let parse = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        Some(CgroupMembership { controllers: fields.next()?.to_owned(), path: fields.next()?.into() })
+    };
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    text.lines().filter_map(parse).collect()
+}
+
+/// Fails if its parent is gone, too.
+fn make_again(directory: &Path) -> io::Result<()> {
+    std::fs::create_dir(directory)?;
+    // Of version 1, a new one has no processor and no memory, and nobody can enter it before (cpuset(7)).
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let parent = directory.parent().map(|parent| parent.join(file));
+        if let Some(Ok(value)) = parent.map(std::fs::read) {
+            let _ = std::fs::write(directory.join(file), value);
+        }
+    }
+    Ok(())
+}
+
+/// Moves the calling process into the cgroup. One that has gone since is passed over.
 pub(super) fn enter(procs: &Path) -> io::Result<()> {
     // 0 is the writer itself (cgroups(7)).
     match std::fs::write(procs, "0") {
@@ -23,6 +90,7 @@ pub(super) fn enter(procs: &Path) -> io::Result<()> {
 }
 
 /// A mounted cgroup hierarchy.
+#[derive(Clone, Copy)]
 struct Hierarchy<'a> {
     root: &'a Path,
     mount_point: &'a Path,
@@ -62,6 +130,17 @@ impl<'a> Hierarchy<'a> {
         }
         Some(self.mount_point.join(path.strip_prefix(self.root).ok()?))
     }
+
+    /// The first directory above that is there and takes processes: of version 2, none that distributes controllers does, but the
+    /// root ("no internal processes" in cgroups(7)).
+    fn nearest(&self, directory: &Path, own: Option<&Path>) -> Option<PathBuf> {
+        let takes_processes = |above: &&Path| {
+            let distributes = std::fs::read(above.join("cgroup.subtree_control")).is_ok_and(|text| !text.is_empty());
+            above.is_dir() && Some(*above) != own && (!distributes || *above == self.mount_point)
+        };
+        let above = directory.ancestors().skip(1).take_while(|above| above.starts_with(self.mount_point));
+        above.into_iter().find(takes_processes).map(Path::to_owned)
+    }
 }
 
 #[cfg(test)]
@@ -81,7 +160,7 @@ mod tests {
             .iter()
             .map(|(controllers, path)| CgroupMembership { controllers: (*controllers).into(), path: path.into() })
             .collect();
-        procs_files(&memberships, MOUNTINFO)
+        directories(&memberships, MOUNTINFO).into_iter().map(|(.., directory)| directory.join("cgroup.procs")).collect()
     }
 
     #[test]

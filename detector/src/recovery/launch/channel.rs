@@ -29,6 +29,10 @@ pub(super) enum FromGuardian {
     Isolated {
         namespace: u64,
     },
+    /// For the log.
+    Noted {
+        what: String,
+    },
     Launched {
         pid: u32,
     },

@@ -8,15 +8,12 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
 
-use super::cgroup;
+use super::mark::Mark;
 use super::stderr::Stderr;
-use crate::model::{Mount, NamespaceId};
-use crate::mounts::Limit;
+use super::{cgroup, privileges};
+use crate::model::Mount;
+use crate::mounts::{Limit, Privileges};
 use crate::recovery::{Bring, LaunchSpec, RecoverJob};
-
-/// In the environment of what is launched: the mount namespace for which it serves, although it lives in another one. An
-/// agent that is started later knows it by that.
-pub const LAUNCHED_FOR: &str = "FUSE_DETECTOR_NAMESPACE";
 
 /// What a process takes on between fork and exec, in this order: the cgroup and the OOM score need the launcher's rights.
 struct Identity {
@@ -24,31 +21,42 @@ struct Identity {
     oom_score_adj: Option<i32>,
     umask: Option<u32>,
     limits: Vec<Limit>,
+    privileges: Option<Privileges>,
     ids: Option<(Vec<Gid>, Gid, Uid)>,
 }
 
-/// Starts what the job wants started. The second value is its name, for messages.
-pub(super) fn start(job: &RecoverJob, host: NamespaceId, stderr: &Stderr) -> io::Result<(Child, String)> {
+/// What was started.
+pub(super) struct Started {
+    pub child: Child,
+    /// For messages.
+    pub name: String,
+    /// What is not as it was.
+    pub notes: Vec<String>,
+}
+
+/// Starts what the job wants started.
+pub(super) fn start(job: &RecoverJob, mark: &Mark, stderr: &Stderr) -> io::Result<Started> {
     let mountinfo = std::fs::read("/proc/self/mountinfo")?;
-    let (mut command, identity) = match &job.bring {
+    let (mut command, identity, notes) = match &job.bring {
         Bring::Respawn(spec) => respawn(spec, &mountinfo),
         Bring::Command { argv, cgroups, timeout: _ } => {
-            let cgroup_procs = cgroup::procs_files(cgroups, &mountinfo);
-            let identity = Identity { cgroup_procs, oom_score_adj: None, umask: None, limits: vec![], ids: None };
-            (policy_command(argv, job.dead.first())?, identity)
+            let cgroup::Places { procs: cgroup_procs, notes } = cgroup::prepare(cgroups, &mountinfo);
+            let (limits, ids, privileges) = (vec![], None, None);
+            let identity = Identity { cgroup_procs, oom_score_adj: None, umask: None, limits, privileges, ids };
+            (policy_command(argv, job.dead.first())?, identity, notes)
         }
         Bring::Existing(_) => return Err(io::ErrorKind::Unsupported.into()),
     };
-    command.env(LAUNCHED_FOR, host.0.to_string());
+    command.envs(mark.variables());
     let name = PathBuf::from(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.writer()?);
     // SAFETY: the launcher has one thread, so between fork and exec everything may be done that one process may do.
     unsafe { command.pre_exec(move || identity.take_on()) };
-    Ok((command.spawn()?, name))
+    Ok(Started { child: command.spawn()?, name, notes })
 }
 
-fn respawn(spec: &LaunchSpec, mountinfo: &[u8]) -> (Command, Identity) {
-    let LaunchSpec { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj, umask, limits } = spec;
+fn respawn(spec: &LaunchSpec, mountinfo: &[u8]) -> (Command, Identity, Vec<String>) {
+    let LaunchSpec { exe, argv, env, cwd, uid, gid, groups, cgroups, oom_score_adj, umask, limits, privileges } = spec;
     // After an upgrade of its package the kernel shows the old program's name with this behind it (proc_pid_exe(5)); what
     // is there now is the new one.
     let exe = exe.as_os_str().as_bytes();
@@ -59,14 +67,16 @@ fn respawn(spec: &LaunchSpec, mountinfo: &[u8]) -> (Command, Identity) {
         command.arg0(name);
     }
     command.args(argv).current_dir(cwd).env_clear().envs(env.iter().filter_map(variable));
+    let cgroup::Places { procs: cgroup_procs, notes } = cgroup::prepare(cgroups, mountinfo);
     let identity = Identity {
-        cgroup_procs: cgroup::procs_files(cgroups, mountinfo),
+        cgroup_procs,
         oom_score_adj: *oom_score_adj,
         umask: *umask,
         limits: limits.clone(),
+        privileges: *privileges,
         ids: Some((groups.iter().copied().map(Gid::from_raw).collect(), Gid::from_raw(*gid), Uid::from_raw(*uid))),
     };
-    (command, identity)
+    (command, identity, notes)
 }
 
 /// Splits `NAME=value`. What has no `=`, or an empty name, can't be passed on.
@@ -93,7 +103,7 @@ fn policy_command(argv: &[OsString], dead: Option<&Mount>) -> io::Result<Command
 
 impl Identity {
     fn take_on(&self) -> io::Result<()> {
-        let Self { cgroup_procs, oom_score_adj, umask, limits, ids } = self;
+        let Self { cgroup_procs, oom_score_adj, umask, limits, privileges, ids } = self;
         // A session of its own: no terminal's signal meant for the agent reaches it.
         setsid()?;
         for procs in cgroup_procs {
@@ -106,10 +116,16 @@ impl Identity {
             nix::sys::stat::umask(Mode::from_bits_truncate(*umask));
         }
         limits.iter().for_each(set_limit);
+        if let Some(privileges) = privileges {
+            privileges::before_ids(privileges)?;
+        }
         if let Some((groups, gid, uid)) = ids {
             setgroups(groups)?;
             setresgid(*gid, *gid, *gid)?;
             setresuid(*uid, *uid, *uid)?;
+        }
+        if let Some(privileges) = privileges {
+            privileges::after_ids(privileges, Uid::effective().is_root())?;
         }
         Ok(())
     }

@@ -44,6 +44,17 @@ pub(super) fn serving() -> Option<u32> {
     u32::try_from(found?.as_raw()).ok()
 }
 
+/// All of them.
+pub(super) fn all() -> Vec<u32> {
+    let mut found = children(getpid());
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied() {
+        found.extend(children(pid));
+        next += 1;
+    }
+    found.into_iter().filter_map(|pid| u32::try_from(pid.as_raw()).ok()).collect()
+}
+
 /// The children of a process (proc_pid_task(5), CONFIG_PROC_CHILDREN); none where that can't be known.
 fn children(parent: Pid) -> Vec<Pid> {
     let list = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();

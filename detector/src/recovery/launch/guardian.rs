@@ -1,6 +1,8 @@
 //! The launcher itself: between the worker and what it launches.
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -12,24 +14,24 @@ use nix::unistd::Pid;
 use rustix::mount::MountPropagationFlags;
 
 use super::channel::{Channel, FromGuardian, ToGuardian};
+use super::mark::Mark;
 use super::shed::{self, Told};
 use super::stderr::Stderr;
 use super::watch::{Arrival, Arrivals, Watch};
 use super::{allow_many_descriptors, child, descendants};
 use crate::model::{DeviceNumber, Mount, MountId, NamespaceId};
-use crate::mounts::own_namespace;
+use crate::mounts::{holders_of, mountinfo, own_namespace};
 use crate::recovery::error::{RecoverError, Stage};
 use crate::recovery::sys::{self, Looked, MountTarget, Seen};
 use crate::recovery::{Bring, RecoverJob, heal, table};
 
 /// The launcher's whole life. Ends the process.
-pub(super) fn main(job: &RecoverJob, channel: Channel, deadline: Instant) -> ! {
+pub(super) fn main(job: &RecoverJob, mark: &Mark, channel: Channel, deadline: Instant) -> ! {
     let deadline = match &job.bring {
         Bring::Command { timeout, .. } => deadline.min(Instant::now() + *timeout),
         Bring::Existing(_) | Bring::Respawn(_) => deadline,
     };
-    if let Err(error) = launch_and_serve(job, &channel, deadline) {
-        descendants::end_all();
+    if let Err(error) = launch(job, mark, &channel, deadline) {
         // The worker may have gone: nobody is left to be told.
         let _ = channel.send(&FromGuardian::Failed(error.to_string()), None);
     }
@@ -37,18 +39,94 @@ pub(super) fn main(job: &RecoverJob, channel: Channel, deadline: Instant) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-fn launch_and_serve(job: &RecoverJob, channel: &Channel, deadline: Instant) -> Result<(), RecoverError> {
+/// Launches, hands out clones, and ends what was launched unless it is in use.
+fn launch(job: &RecoverJob, mark: &Mark, channel: &Channel, deadline: Instant) -> Result<(), RecoverError> {
+    let mut host = HostTable::open().map_err(RecoverError::kernel(Stage::ReadMounts, "/proc/self/mountinfo"))?;
+    let mut replacements = Vec::new();
+    let done = launch_and_serve(job, mark, channel, deadline, &mut replacements);
+    let visible = match &done {
+        Ok(()) => replacements.iter().collect(),
+        Err(_) => {
+            // Ended in use, a daemon would take the mounts with it that are healed already; and where it can't be known, too.
+            let visible = host.visible(&replacements);
+            if visible.as_ref().is_ok_and(Vec::is_empty) && !host.has_a_commands_own(job) {
+                descendants::end_all();
+            }
+            visible.unwrap_or_default()
+        }
+    };
+    visible.into_iter().for_each(|replacement: &Held| detach_own(&replacement.mount));
+    done
+}
+
+/// The mount table of the namespace that the worker heals, which this process leaves. A descriptor of mountinfo stays with the
+/// namespace and the root that its process had when it was opened (`mounts_open_common` in fs/proc_namespace.c).
+struct HostTable {
+    file: File,
+    namespace: NamespaceId,
+    /// The FUSE devices that were mounted there before.
+    before: HashSet<DeviceNumber>,
+}
+
+impl HostTable {
+    fn open() -> io::Result<Self> {
+        let (file, namespace) = (File::open("/proc/self/mountinfo")?, own_namespace()?);
+        let mut table = Self { file, namespace, before: HashSet::new() };
+        table.before = table.read()?.into_iter().map(|mount| mount.device).collect();
+        Ok(table)
+    }
+
+    fn read(&mut self) -> io::Result<Vec<Mount>> {
+        let mut text = Vec::new();
+        self.file.rewind()?;
+        self.file.read_to_end(&mut text)?;
+        Ok(mountinfo::parse(&text, self.namespace).mounts)
+    }
+
+    /// The replacements that are mounted there. Each is held by a descriptor, so its number is nobody else's.
+    fn visible<'a>(&mut self, replacements: &'a [Held]) -> io::Result<Vec<&'a Held>> {
+        let now = self.read()?;
+        let is_there = |held: &&Held| now.iter().any(|mount| mount.device == held.mount.device);
+        Ok(replacements.iter().filter(is_there).collect())
+    }
+
+    /// Whether a command has mounted a file system there by itself, and a process below this one serves it.
+    fn has_a_commands_own(&mut self, job: &RecoverJob) -> bool {
+        let Bring::Command { .. } = job.bring else { return false };
+        let Ok(now) = self.read() else { return true };
+        let holders = holders_of(&descendants::all());
+        now.iter().filter(|mount| job.dead.iter().any(|dead| dead.mount_point == mount.mount_point)).any(|mount| {
+            let new = !self.before.contains(&mount.device);
+            // It can have the dead one's number, if that was unmounted meanwhile.
+            let reused = job.dead.iter().any(|dead| dead.device == mount.device);
+            let ours = holders.by_connection.contains_key(&mount.device);
+            // Before Linux 6.18 nobody says what a descriptor serves.
+            (new || reused) && ours || new && !holders.unattributed.is_empty()
+        })
+    }
+}
+
+fn launch_and_serve(
+    job: &RecoverJob,
+    mark: &Mark,
+    channel: &Channel,
+    deadline: Instant,
+    replacements: &mut Vec<Held>,
+) -> Result<(), RecoverError> {
     let place = job.dead.first().map(|mount| mount.mount_point.clone()).unwrap_or_default();
-    let namespace = || own_namespace().map_err(RecoverError::kernel(Stage::MakeNamespace, "/proc/thread-self/ns/mnt"));
-    let host = namespace()?;
     isolate(&place)?;
-    let NamespaceId(namespace) = namespace()?;
+    let own = own_namespace().map_err(RecoverError::kernel(Stage::MakeNamespace, "/proc/thread-self/ns/mnt"));
+    let NamespaceId(namespace) = own?;
     tell(channel, &FromGuardian::Isolated { namespace }, &place)?;
     clear_away(job)?;
     let known = shed_others(job)?;
     let children = watch_children(&place)?;
     let stderr = Stderr::new().map_err(RecoverError::kernel(Stage::Launch, &place))?;
-    let (child, name) = child::start(job, host, &stderr).map_err(RecoverError::kernel(Stage::Launch, &place))?;
+    let child::Started { child, name, notes } =
+        child::start(job, mark, &stderr).map_err(RecoverError::kernel(Stage::Launch, &place))?;
+    for what in notes {
+        tell(channel, &FromGuardian::Noted { what }, &place)?;
+    }
     tell(channel, &FromGuardian::Launched { pid: child.id() }, &place)?;
 
     // After the start: the program's limit stays.
@@ -66,23 +144,32 @@ fn launch_and_serve(job: &RecoverJob, channel: &Channel, deadline: Instant) -> R
         waiting: job.connections(),
     }
     .until_ready()?;
+    tell_arrivals(channel, arrived, replacements, &place)?;
+    for (dead, error) in missing {
+        tell_missing(channel, dead, &error, &place)?;
+    }
+    serve(channel, replacements)
+}
+
+fn tell_arrivals(
+    channel: &Channel,
+    arrived: Vec<Arrival>,
+    replacements: &mut Vec<Held>,
+    place: &Path,
+) -> Result<(), RecoverError> {
     let pid = descendants::serving();
-    let mut replacements = Vec::new();
     for Arrival { dead, mount, at } in arrived {
         let number = dead.to_kernel();
         match hold(dead, mount) {
             Ok(replacement) => {
                 let mount = Box::new((&replacement.mount).into());
-                tell(channel, &FromGuardian::Ready { dead: number, mount, at, pid }, &place)?;
+                tell(channel, &FromGuardian::Ready { dead: number, mount, at, pid }, place)?;
                 replacements.push(replacement);
             }
-            Err(error) => tell_missing(channel, dead, &error, &place)?,
+            Err(error) => tell_missing(channel, dead, &error, place)?,
         }
     }
-    for (dead, error) in missing {
-        tell_missing(channel, dead, &error, &place)?;
-    }
-    serve(channel, &replacements)
+    Ok(())
 }
 
 /// A replacement, and its root held by a descriptor.
@@ -186,7 +273,7 @@ fn tell(channel: &Channel, message: &FromGuardian, place: &Path) -> Result<(), R
 /// Hands out clones until the worker has done its part.
 fn serve(channel: &Channel, replacements: &[Held]) -> Result<(), RecoverError> {
     loop {
-        // The end of the worker, in whatever way, is the end of what was launched for it.
+        // The end of the worker, in whatever way, is the end of what was launched for it, unless that is in use.
         let (request, _) = channel.receive::<ToGuardian>().map_err(|_| RecoverError::GivenUp)?;
         match request {
             ToGuardian::Clone { dead, relative, mount_point } => {
@@ -197,10 +284,7 @@ fn serve(channel: &Channel, replacements: &[Held]) -> Result<(), RecoverError> {
                 }
                 .map_err(|_| RecoverError::GivenUp)?;
             }
-            ToGuardian::Release => {
-                replacements.iter().for_each(|replacement| detach_own(&replacement.mount));
-                return Ok(());
-            }
+            ToGuardian::Release => return Ok(()),
         }
     }
 }

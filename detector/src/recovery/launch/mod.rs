@@ -6,23 +6,27 @@
 //! no visible use for ([`shed`]). Nobody else sees that. When the file system
 //! answers there, clones of it are handed to the worker, which puts them in place on the host.
 //!
-//! A process between worker and daemon does this, the launcher ([`guardian`]). It ends what it launched as soon as the
-//! worker ends, or is killed, before success: no daemon that serves an invisible mount is left behind. It is no child of
-//! the agent's and has no parent-death signal, so that it can.
+//! A process between worker and daemon does this, the launcher ([`guardian`]). When the worker ends, or is killed, before
+//! success, it ends what it launched, unless a replacement is mounted on the host by then: no daemon that serves an invisible
+//! mount is left behind, and none is ended that serves a visible one. It is no child of the agent's and has no parent-death
+//! signal, so that it can.
 
 mod cgroup;
 mod channel;
 mod child;
 mod descendants;
+pub(super) mod former;
 mod guardian;
+mod mark;
+mod privileges;
 mod ready;
 mod shed;
 mod stderr;
 mod watch;
 
-pub use self::child::LAUNCHED_FOR;
+pub use self::mark::Mark;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -32,9 +36,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::channel::{Channel, FromGuardian, ToGuardian};
 use super::error::{RecoverError, Stage};
+use super::sys::{self, Looked, MountTarget};
 use super::wire::ProgressForm;
 use super::{RecoverJob, table};
-use crate::model::{DeviceNumber, Mount};
+use crate::model::{DeviceNumber, Mount, MountId};
+use crate::mounts::newest_mount;
 
 /// Where the replacement was mounted.
 pub(super) enum Brought {
@@ -57,23 +63,57 @@ pub(super) struct There {
 pub(super) struct Launcher {
     channel: Channel,
     guardian: Pid,
-    /// FUSE devices that were mounted in the worker's namespace before.
-    known: Vec<DeviceNumber>,
+    known: Known,
+}
+
+/// What was mounted in the worker's namespace before. Device numbers and mount ids are reused at once: the dead one can have
+/// been unmounted meanwhile, and both be its successor's.
+struct Known {
+    /// The FUSE mounts.
+    mounts: Vec<(MountId, DeviceNumber)>,
+    /// The newest unique mount id, where the kernel tells.
+    newest: Option<u64>,
+}
+
+impl Known {
+    fn look() -> std::io::Result<Self> {
+        let newest = newest_mount();
+        let mounts = table::own()?.mounts.into_iter().map(|mount| (mount.id, mount.device)).collect();
+        Ok(Self { mounts, newest })
+    }
+
+    /// Whether the mount was made since then. Of file systems that were mounted before, another mount is none of interest, unless
+    /// it has the number of a dead one.
+    fn is_new(&self, mount: &Mount, dead: &[Mount]) -> bool {
+        let was_there = |device: DeviceNumber| self.mounts.iter().any(|(_, known)| *known == device);
+        if was_there(mount.device) && dead.iter().all(|dead| dead.device != mount.device) {
+            return false;
+        }
+        let unique_id = || match sys::look_at(&MountTarget::from(mount)) {
+            // An owner's mount refuses others this answer.
+            Ok(Looked::Same(seen)) => sys::unique_id(seen.fd.as_fd()).ok().flatten(),
+            Ok(Looked::Gone) | Err(_) => None,
+        };
+        match self.newest.and_then(|newest| Some((newest, unique_id()?))) {
+            Some((newest, id)) => id > newest,
+            None => !self.mounts.contains(&(mount.id, mount.device)),
+        }
+    }
 }
 
 /// The worker waits a little longer than the launcher, so that it is the launcher that says what is amiss.
 const MARGIN: Duration = Duration::from_millis(500);
 
 impl Launcher {
-    pub fn start(job: &RecoverJob, deadline: Instant) -> Result<Self, RecoverError> {
+    pub fn start(job: &RecoverJob, mark: &Mark, deadline: Instant) -> Result<Self, RecoverError> {
         let place = || job.dead.first().map(|mount| mount.mount_point.clone()).unwrap_or_default();
         let (ours, theirs) = Channel::pair().map_err(RecoverError::kernel(Stage::Launch, place()))?;
-        let known = devices().map_err(RecoverError::kernel(Stage::ReadMounts, place()))?;
+        let known = Known::look().map_err(RecoverError::kernel(Stage::ReadMounts, place()))?;
         // SAFETY: a worker has one thread, so no lock is held by another one and the child may do anything.
         match unsafe { nix::unistd::fork() }.map_err(RecoverError::kernel(Stage::Launch, place()))? {
             ForkResult::Child => {
                 drop(ours);
-                guardian::main(job, theirs, deadline)
+                guardian::main(job, mark, theirs, deadline)
             }
             ForkResult::Parent { child } => {
                 drop(theirs);
@@ -101,10 +141,9 @@ impl Launcher {
                 PollFd::from_borrowed_fd(self.channel.descriptor(), PollFlags::IN),
                 PollFd::new(&mounts, PollFlags::PRI),
             ];
-            let woken = poll(&mut events, Some(&remaining(deadline + MARGIN)))
-                .map_err(RecoverError::kernel(Stage::Talk, place()))?;
+            let woken = poll(&mut events, Some(&remaining(deadline + MARGIN))).map_err(|e| talk(e.into()))?;
             if woken == 0 {
-                return Err(RecoverError::kernel(Stage::Talk, place())(nix::errno::Errno::ETIMEDOUT));
+                return Err(talk(std::io::Error::from_raw_os_error(libc::ETIMEDOUT)));
             }
             let [told, changed] = events.map(|event| !event.revents().is_empty());
             if changed
@@ -119,6 +158,7 @@ impl Launcher {
             }
             match self.channel.receive::<FromGuardian>().map_err(talk)?.0 {
                 FromGuardian::Isolated { namespace } => report(ProgressForm::Isolated { namespace }),
+                FromGuardian::Noted { what } => report(ProgressForm::Noted { what }),
                 FromGuardian::Launched { pid } => report(ProgressForm::Launched { pid }),
                 FromGuardian::Ready { dead, mount, at, pid } => {
                     let mount = Mount::from(*mount);
@@ -140,11 +180,11 @@ impl Launcher {
     /// The replacement, if it was mounted on the dead mount, or in its place, in the worker's own namespace, and answers.
     fn mounted_here(&self, job: &RecoverJob) -> Option<Mount> {
         let table = table::own().ok()?;
-        let fresh = table
+        let in_place = |mount: &Mount| job.dead.iter().any(|dead| dead.mount_point == mount.mount_point);
+        table
             .mounts
             .into_iter()
-            .find(|mount| !self.known.contains(&mount.device) && ready::replaces(mount, &job.dead))?;
-        ready::answers(&fresh).then_some(fresh)
+            .find(|mount| in_place(mount) && self.known.is_new(mount, &job.dead) && ready::answers(mount))
     }
 
     /// A detached clone of a part of the replacement of a dead connection, and whether that is a directory.
@@ -163,6 +203,7 @@ impl Launcher {
             (FromGuardian::Failed(error), _) => Err(RecoverError::Launcher(error)),
             (
                 FromGuardian::Isolated { .. }
+                | FromGuardian::Noted { .. }
                 | FromGuardian::Launched { .. }
                 | FromGuardian::Ready { .. }
                 | FromGuardian::Missing { .. }
@@ -184,10 +225,6 @@ impl Launcher {
 
 fn ready(dead: u32, mount: &Mount, at: u64, pid: Option<u32>) -> ProgressForm {
     ProgressForm::Ready { dead, device: mount.device.to_kernel(), at, pid }
-}
-
-fn devices() -> std::io::Result<Vec<DeviceNumber>> {
-    Ok(table::own()?.mounts.into_iter().map(|mount| mount.device).collect())
 }
 
 /// Each dead mount takes a descriptor until all are moved, and each replacement one. Done where the launched program is

@@ -1,4 +1,4 @@
-//! Whether a mount is the one that was waited for, and whether its daemon answers.
+//! Whether the daemon of a mount answers.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,11 +12,6 @@ use nix::unistd::{ForkResult, Pid};
 use crate::model::{Boottime, Mount};
 use crate::recovery::sys::{self, Looked, MountTarget};
 use crate::worker::{AskError, ask};
-
-/// Whether `fresh` hangs where one of the dead mounts hung.
-pub(super) fn replaces(fresh: &Mount, dead: &[Mount]) -> bool {
-    dead.iter().any(|dead| dead.mount_point == fresh.mount_point && dead.device != fresh.device)
-}
 
 /// Asks the daemon, for as long as it takes. FUSE_INIT precedes every other request, so an answer says that it is ready.
 pub(super) fn answers(mount: &Mount) -> bool {

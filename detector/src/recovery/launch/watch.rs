@@ -139,6 +139,7 @@ impl Watch<'_> {
         let mut events = vec![
             PollFd::from_borrowed_fd(self.channel.descriptor(), PollFlags::IN),
             PollFd::new(table, PollFlags::PRI),
+            PollFd::from_borrowed_fd(self.stderr.descriptor(), PollFlags::IN),
         ];
         events.extend(asking.iter().map(|it| PollFd::from_borrowed_fd(it.asker.descriptor(), PollFlags::IN)));
         if asking.is_empty() {
@@ -155,6 +156,9 @@ impl Watch<'_> {
             return Err(RecoverError::GivenUp);
         }
         let mounts_changed = happened.next() == Some(true);
+        if happened.next() == Some(true) {
+            self.stderr.take();
+        }
         Ok(Some(Woken { mounts_changed, answered: happened.take(asking.len()).collect() }))
     }
 

@@ -36,6 +36,7 @@ fn told(argv: &[&str], env: &[&str], cwd: &str) -> Told {
         oom_score_adj: None,
         umask: None,
         limits: vec![],
+        privileges: None,
     };
     let job = RecoverJob {
         bring: Bring::Respawn(spec),
