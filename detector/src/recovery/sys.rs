@@ -272,11 +272,13 @@ fn propagation_changes(propagation: Propagation) -> &'static [u64] {
     }
 }
 
-/// Gives a clone the flags and the propagation of the mount that it replaces.
+/// Gives a clone the flags and the propagation of the mount that it replaces. An unbindable one stays private until it is in
+/// its place ([`settle`]): below a shared parent the kernel accepts no unbindable mount (`do_move_mount` in fs/namespace.c:
+/// EINVAL), although one that hangs there already can be made so.
 pub(crate) fn dress(clone: BorrowedFd<'_>, like: &Mount) -> Result<(), (Stage, Errno)> {
     let (clear, set) = attributes(like.flags);
     set_attributes(clone, clear, set, 0).map_err(|e| (Stage::SetFlags, e.0))?;
-    for change in propagation_changes(like.propagation) {
+    for change in propagation_changes(Propagation { unbindable: false, ..like.propagation }) {
         set_attributes(clone, 0, 0, *change).map_err(|e| (Stage::SetPropagation, e.0))?;
     }
     Ok(())
@@ -285,7 +287,7 @@ pub(crate) fn dress(clone: BorrowedFd<'_>, like: &Mount) -> Result<(), (Stage, E
 /// A mount that is moved below a shared parent becomes shared itself (`attach_recursive_mnt` in fs/namespace.c; measured on
 /// Linux 6.18), whatever it was before. This gives a mount that was not shared its propagation back; one that was is left in
 /// the group that it now forms with its copies below the parent's peers.
-pub(crate) fn unshare_again(mount: BorrowedFd<'_>, propagation: Propagation) -> Result<(), RawErrno> {
+pub(crate) fn settle(mount: BorrowedFd<'_>, propagation: Propagation) -> Result<(), RawErrno> {
     if propagation.shared.is_some() {
         return Ok(());
     }
