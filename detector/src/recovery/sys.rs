@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags}
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use super::error::{RawErrno, RecoverError, Stage};
+use crate::health;
 use crate::model::{DeviceNumber, Mount, MountFlags, MountId, NamespaceId, Propagation};
 use crate::mounts::mountinfo;
 
@@ -134,10 +135,9 @@ fn is_dead_above(path: &Path) -> bool {
     })
 }
 
-/// What every request on a dead connection is refused with. ECONNREFUSED: FUSE_INIT failed (`fuse_get_req` in fs/fuse/dev.c).
+/// As [`health::is_of_the_dead`].
 pub(crate) fn is_of_the_dead(errno: rustix::io::Errno) -> bool {
-    use rustix::io::Errno;
-    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)
+    health::is_of_the_dead(errno.raw_os_error())
 }
 
 /// Of a path through `/proc/PID/root`, which leads into another mount namespace (proc_pid_root(5)): that link, which has to
