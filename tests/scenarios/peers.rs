@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 
 use fuse_detector_tests::heal::Before;
 use fuse_detector_tests::reader::BARE;
@@ -31,7 +32,8 @@ fn dies_and_is_healed(sandbox: &Sandbox, propagation: &str) {
     fs::create_dir(&parent).expect("mkdir");
     sandbox.run_command("mount", &["-t".as_ref(), "tmpfs".as_ref(), "w".as_ref(), parent.as_os_str()]);
     let (main, bound) = (bare(&parent, "main", "hello"), bare(&parent, "sub", "inner"));
-    let peers = ["unchanged", "slave"].map(|propagation| namespace(sandbox, propagation));
+    let namespaces = ["unchanged", "slave"].map(|propagation| Peer::start(sandbox, propagation));
+    let peers = namespaces.each_ref().map(Peer::pid);
     let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
     let mut daemon = Steerfs::mount_on(sandbox, &main, &[]);
     sandbox.run_command("mount", &["--bind".as_ref(), main.join("sub").as_os_str(), bound.as_os_str()]);
@@ -51,7 +53,11 @@ fn dies_and_is_healed(sandbox: &Sandbox, propagation: &str) {
         before.check_all();
         assert_eq!(peers.map(|pid| layers_below(pid, &parent)), layers, "round {round}");
         for file in &files {
-            assert!(fs::read(file).is_ok_and(|content| content != BARE.as_bytes()), "round {round}: {}", file.display());
+            assert!(
+                fs::read(file).is_ok_and(|content| content != BARE.as_bytes()),
+                "round {round}: {}",
+                file.display()
+            );
         }
     }
     for reader in readers {
@@ -67,12 +73,28 @@ fn bare(parent: &Path, name: &str, file: &str) -> PathBuf {
     path
 }
 
-/// A process in a mount namespace of its own, made of this one.
-fn namespace(sandbox: &Sandbox, propagation: &str) -> u32 {
-    let mut command = sandbox.command("unshare");
-    let child = command.args(["-m", "--propagation", propagation, "sleep", "1000"]).spawn().expect("unshare");
-    let pid = child.id();
-    wait::until("the namespace", || (process::name(pid) == "sleep").then_some(pid))
+/// A process in a mount namespace of its own, made of this one. It ends with the value.
+struct Peer(Child);
+
+impl Peer {
+    fn start(sandbox: &Sandbox, propagation: &str) -> Self {
+        let mut command = sandbox.command("unshare");
+        let child = command.args(["-m", "--propagation", propagation, "sleep", "1000"]).spawn().expect("unshare");
+        let peer = Self(child);
+        wait::until("the namespace", || (process::name(peer.pid()) == "sleep").then_some(()));
+        peer
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 fn layers_below(pid: u32, place: &Path) -> usize {

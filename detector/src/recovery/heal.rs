@@ -206,11 +206,26 @@ fn put_over<'m>(
 /// above it.
 fn detach_all<'m>(layers: impl IntoIterator<Item = &'m Mount>) -> Result<Done, RecoverError> {
     for layer in layers {
-        let path = &layer.mount_point;
-        let Some(seen) = dead_at(layer)? else { return Ok(Done::Gone) };
-        sys::detach(seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Detach, path))?;
+        if dead_at(layer)?.is_none() {
+            return Ok(Done::Gone);
+        }
+        // To ask took a while, with another user's ids a process's life: looked at again right before.
+        let target = MountTarget::from(layer);
+        let Looked::Same(seen) = sys::look_at(&target)? else { return Ok(Done::Gone) };
+        detach_seen(&target, &seen)?;
     }
     Ok(Done::Yes)
+}
+
+/// Detaches a mount that was looked at just now. What somebody mounted on it in between would be taken instead
+/// ([`sys::detach`]): that can't be undone, but it is told, and the attempt ends.
+fn detach_seen(target: &MountTarget, seen: &Seen) -> Result<(), RecoverError> {
+    let path = &target.mount_point;
+    sys::detach(seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Detach, path))?;
+    match sys::look_at(target) {
+        Ok(Looked::Same(_)) => Err(RecoverError::AnotherDetached { path: path.clone() }),
+        Ok(Looked::Gone) | Err(_) => Ok(()),
+    }
 }
 
 fn same_kind(clone: &Clone, seen: &Seen, path: &Path) -> Result<(), RecoverError> {
@@ -238,5 +253,36 @@ fn verify(path: &Path, expected: DeviceNumber, owner: Option<(u32, u32)>) -> Res
         Err(AskError::Owner(errno)) => {
             Err(RecoverError::Kernel { stage: Stage::BecomeOwner, path: path.to_owned(), errno })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mounts::testing::{FuseMount, in_private_namespace, mounts_at};
+
+    /// The look and the detachment in the wrong order by hand: somebody mounts in between.
+    #[test]
+    fn a_mount_that_came_in_between_is_told_if_it_is_taken() {
+        in_private_namespace(|directory| {
+            let FuseMount { mount_point, descriptor, .. } = FuseMount::new(directory, "m");
+            drop(descriptor);
+            let dead = mounts_at(&mount_point).remove(0);
+            let target = MountTarget::from(&dead);
+            let Ok(Looked::Same(seen)) = sys::look_at(&target) else { panic!("it is not there") };
+            let over = FuseMount::over(mount_point.clone(), "fuse.other");
+            let error = detach_seen(&target, &seen).unwrap_err();
+            assert_eq!(error, RecoverError::AnotherDetached { path: mount_point.clone() });
+            assert!(mounts_at(&mount_point).iter().all(|mount| mount.device != over.device), "it was taken");
+
+            // With the look in its place, what came in between is left alone.
+            let over = FuseMount::over(mount_point.clone(), "fuse.other");
+            assert!(matches!(detach_all([&dead]), Ok(Done::Gone)));
+            assert_eq!(mounts_at(&mount_point).len(), 2);
+            nix::mount::umount2(&mount_point, nix::mount::MntFlags::MNT_DETACH).unwrap();
+            drop(over);
+            assert!(matches!(detach_all([&dead]), Ok(Done::Yes)));
+            assert!(mounts_at(&mount_point).is_empty());
+        });
     }
 }

@@ -215,7 +215,10 @@ fn move_mount(mount: BorrowedFd<'_>, target: BorrowedFd<'_>, how: MoveMountFlags
 /// Detaches the mount whose root the descriptor names; files that are open in it stay so.
 ///
 /// umount2(2) takes a path only, so it goes through `/proc/self/fd`, which leads to that very mount without walking.
-/// If somebody mounted over it since, the kernel goes on to the topmost mount (measured on Linux 6.18): look right before.
+/// If somebody mounted over it since, the kernel goes on to the topmost mount (`LOOKUP_MOUNTPOINT` in fs/namei.c; measured on
+/// Linux 6.18): look right before, and see afterwards whether it is still there. Nothing names one mount and does the same:
+/// move_mount(2) does name it, but refuses what hangs below a shared mount, and takes along what lies on top;
+/// `MNT_EXPIRE`, which would notice the newcomer, refuses a mount that is in use.
 pub(crate) fn detach(mount: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::mount::unmount(format!("/proc/self/fd/{}", mount.as_raw_fd()), UnmountFlags::DETACH)
 }
