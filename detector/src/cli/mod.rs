@@ -8,6 +8,7 @@ mod inventory;
 mod man;
 pub mod manual;
 pub mod mounts;
+mod place;
 mod reference;
 mod run;
 mod sources;
