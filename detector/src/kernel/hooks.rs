@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::btf::Argument;
 use super::layout::Kernel as KernelTypes;
 use crate::model::BackendKind;
+use crate::mounts::AbortWatch;
 
 /// How a hook fared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -47,10 +48,16 @@ pub(super) enum Form {
 }
 
 impl Form {
-    pub const fn as_str(self) -> &'static str {
+    /// What it is, why it matters, and what is lost.
+    pub const fn explained(self) -> &'static str {
         match self {
-            Self::Typed => "tp_btf",
-            Self::Raw => "raw_tp",
+            Self::Typed => {
+                "typed tracepoint (tp_btf): the verifier knows the types, so it works under lockdown; nothing is lost"
+            }
+            Self::Raw => {
+                "raw tracepoint (raw_tp): a helper reads kernel memory, which takes longer and which \
+                 lockdown=confidentiality forbids; nothing is lost"
+            }
         }
     }
 }
@@ -187,6 +194,12 @@ pub(super) fn portable() -> Vec<HookStatus> {
             MOUNTINFO,
             mountinfo.map_err(|error| format!("cannot open /proc/self/mountinfo: {error}")),
             "mounts are not seen at all",
+        ),
+        row(
+            "fanotify",
+            AbortWatch::check(),
+            "who writes to a connection's `abort` file is unknown, and a connection that is aborted so while it is idle is \
+             found dead only when it is probed",
         ),
     ]
 }

@@ -215,9 +215,9 @@ pub(super) fn refused(
 fn row(hook: &Hook, result: Result<Candidate, HookError>) -> HookStatus {
     let (status, why) = match result {
         Ok(Candidate { form, .. }) if hook.on_demand => {
-            (HookState::NotNeeded, format!("{}, attached only while it is asked for", form.as_str()))
+            (HookState::NotNeeded, format!("attached only while it is asked for; {}", form.explained()))
         }
-        Ok(Candidate { form, .. }) => (HookState::Attached, form.as_str().to_owned()),
+        Ok(Candidate { form, .. }) => (HookState::Attached, form.explained().to_owned()),
         Err(error) => (error.state(), error.to_string()),
     };
     let lost = matches!(status, HookState::Unsupported | HookState::Refused).then_some(hook.lost);

@@ -61,7 +61,7 @@ struct Look {
 
 impl Bench {
     fn new(backend: BackendKind, features: Features, policy: &str) -> Self {
-        let setting = Setting { backend, own: OWN, features, heal: true, vfs_errors: VfsErrors::Auto };
+        let setting = Setting { backend, own: OWN, features, heal: true, may_mount: true, vfs_errors: VfsErrors::Auto };
         let policy = Policy::parse(policy, "policy.yaml").unwrap_or_else(|error| panic!("{error}"));
         Self {
             node: Node::new(setting, policy),
