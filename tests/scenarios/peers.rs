@@ -8,6 +8,7 @@ use fuse_detector_tests::heal::Before;
 use fuse_detector_tests::reader::BARE;
 use fuse_detector_tests::{Agent, Options, Reader, Sandbox, Steerfs, mountinfo, process, scenarios, wait};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 scenarios!(a_private_bind, a_slave, an_unbindable_bind);
 
@@ -47,6 +48,8 @@ fn dies_and_is_healed(sandbox: &Sandbox, propagation: &str) {
     let readers = files.each_ref().map(|file| Reader::start(file));
 
     for round in 1..=ROUNDS {
+        // Other namespaces are looked at once things have calmed down.
+        wait::until("the agent to know all copies", || knows_all(&agent, &bound).then_some(()));
         daemon.kill(Signal::SIGKILL);
         agent.wait_count(round, "recovered", &bound);
         daemon = daemon.successor();
@@ -63,6 +66,16 @@ fn dies_and_is_healed(sandbox: &Sandbox, propagation: &str) {
     for reader in readers {
         reader.stop();
     }
+}
+
+/// Whether the agent knows a connection that serves and is mounted there in each of the three namespaces.
+fn knows_all(agent: &Agent<'_>, place: &Path) -> bool {
+    let status: Value = serde_json::from_str(&agent.get("/status").1).expect("JSON");
+    let is_there = |mount: &Value| mount["mountPoint"].as_str() == place.to_str();
+    let copies =
+        |report: &Value| report["mounts"].as_array().map_or(0, |all| all.iter().filter(|it| is_there(it)).count());
+    let reports = status["connections"].as_array().map(Vec::as_slice).unwrap_or_default();
+    reports.iter().any(|report| report["state"] == "ready" && copies(report) == 3)
 }
 
 /// A directory to mount on with a file that an application would find if nothing were mounted there.
