@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::thread;
 
 use fuse_detector_tests::cgroup::MemoryCgroup;
@@ -11,6 +12,8 @@ use fuse_detector_tests::process::kill_from_shell;
 use fuse_detector_tests::steer::{Command, Opcode};
 use fuse_detector_tests::{Agent, Backend, Event, Options, Reader, Sandbox, Steerfs, process, scenarios, steerfs};
 use nix::errno::Errno;
+use nix::libc;
+use nix::mount::{MsFlags, mount};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -25,6 +28,7 @@ scenarios!(
     found_dead_at_start,
     descriptor_kept_by_a_child,
     out_of_memory,
+    init_refused,
 );
 
 scenarios!(in fuse_detector_tests::Sandbox::run_private; sigkill_of_a_private_mount);
@@ -236,4 +240,24 @@ fn out_of_memory(sandbox: &Sandbox) {
     };
     assert_eq!(dead.at("/reason"), &reason, "{dead}");
     assert_eq!(dead.at("/daemon/pid"), &json!(daemon.pid()), "{dead}");
+}
+
+/// FUSE_INIT was answered with an error: no other request will ever be let through.
+fn init_refused(sandbox: &Sandbox) {
+    let path = sandbox.mount_point("mnt");
+    let mut device = fs::File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
+    mount(Some("none"), &path, Some("fuse"), MsFlags::empty(), Some(options.as_str())).expect("mount");
+    let mut request = vec![0; 1 << 16];
+    let length = device.read(&mut request).expect("FUSE_INIT");
+    assert!(length >= 16, "{length} bytes");
+    // `struct fuse_out_header` of include/uapi/linux/fuse.h; `unique` is the third field of `struct fuse_in_header`.
+    let mut answer = [16_u32.to_ne_bytes(), (-libc::EIO).to_ne_bytes()].concat();
+    answer.extend_from_slice(&request[8..16]);
+    device.write_all(&answer).expect("answer FUSE_INIT");
+    assert_eq!(ask(&path), Err(Errno::ECONNREFUSED));
+
+    let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
+    let dead = agent.wait("dead", &path);
+    assert_eq!(dead.text("/reason/kind"), "neverInitialised", "{dead}");
 }

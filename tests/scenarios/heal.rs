@@ -83,3 +83,32 @@ fn looking_takes_no_mount_away() {
         sandbox.run_command("umount", &["-l".as_ref(), above.mount_point().as_os_str()]);
     });
 }
+
+/// `a/../b` is `b`, and not a path below `a`; where only the dead file system could say what is meant, nothing is done.
+#[test]
+fn paths_are_what_the_kernel_would_make_of_them() {
+    Sandbox::run(Backend::Portable, |sandbox| {
+        let (one, other) = (Steerfs::mount(sandbox, "one", &[]), Steerfs::mount(sandbox, "other", &[]));
+        let (first, second) = (one.mount_point().to_owned(), other.mount_point().to_owned());
+        let link = sandbox.join("link");
+        std::os::unix::fs::symlink(&second, &link).expect("symlink");
+        one.kill(Signal::SIGKILL);
+        let program = steerfs::program();
+        let start = |path: &std::path::Path, place: &std::path::Path| {
+            heal(sandbox, &[path.as_os_str(), "--".as_ref(), program.as_os_str(), place.as_os_str()])
+        };
+        let (code, data, said) = start(&first.join("../other"), &second);
+        assert_eq!((code, data), (Some(0), json!([])), "the other one lives: {said}");
+        assert_eq!(ask(&first), Err(Errno::ENOTCONN), "the wrong one was healed");
+
+        other.kill(Signal::SIGKILL);
+        let (code, _, said) = start(&first.join("sub/../../other"), &second);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("`..` below the FUSE mount"), "{said}");
+        assert_eq!((ask(&first), ask(&second)), (Err(Errno::ENOTCONN), Err(Errno::ENOTCONN)), "nothing is done");
+
+        let (code, data, said) = start(&link.join("hello"), &second);
+        assert_eq!((code, data), (Some(0), json!([{"mountPoint": second, "outcome": "healed"}])), "{said}");
+        assert_eq!((ask(&first), ask(&second)), (Err(Errno::ENOTCONN), Ok(())));
+    });
+}

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fuse_detector_tests::heal::{Before, ask};
 use fuse_detector_tests::reader::BARE;
@@ -26,6 +27,7 @@ scenarios!(
     daemon_of_another_network,
     killed_in_the_middle_and_rebound,
     killed_in_the_middle_of_a_command,
+    what_was_unmounted_on_purpose_stays_so,
 );
 
 /// S3: a command that fails twice, then blocks.
@@ -315,4 +317,30 @@ fn daemon_of_another_network(sandbox: &Sandbox) {
     assert_eq!(failed.at("/gaveUp"), &Value::Bool(true), "{failed}");
     assert_eq!(ask(&path), Err(Errno::ENOTCONN));
     sandbox.run_command("umount", &[&path]);
+}
+
+/// Of a daemon's three mounts one was unmounted on purpose. Started again, it mounts all three: that one is not wanted, and
+/// serves nobody unseen.
+fn what_was_unmounted_on_purpose_stays_so(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    for index in 0..3 {
+        sandbox.mount_point(format!("mnt-{index}"));
+    }
+    let daemon = Steerfs::mount_on(sandbox, &sandbox.join("mnt"), &["--mounts", "3"]);
+    let path = |index: usize| sandbox.join(format!("mnt-{index}"));
+    (0..3).for_each(|index| drop(agent.wait("ready", &path(index))));
+    sandbox.run_command("umount", &[path(1)]);
+    agent.wait("unmounted", &path(1));
+    let before = [0, 2].map(|index| Before::look(&[path(index)]));
+
+    daemon.kill(Signal::SIGKILL);
+
+    before.iter().for_each(|before| drop(before.wait_healed(&mut agent)));
+    let successor = daemon.successor();
+    let there =
+        || mountinfo::of(successor.pid()).into_iter().filter(|mount| mount.is_fuse() && mount.mount_point == path(1));
+    let gone = wait::until_within(Duration::from_secs(10), || there().next().is_none().then_some(()));
+    assert!(gone.is_some(), "{:?}", there().collect::<Vec<_>>());
+    assert_eq!(mountinfo::at(&path(1)), []);
+    before.iter().for_each(Before::check_all);
 }

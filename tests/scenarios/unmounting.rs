@@ -16,6 +16,7 @@ scenarios!(
     exit_after_unmounting,
     lazily_then_closed,
     lazily_then_killed,
+    lazily_then_killed_is_no_flapping,
 );
 
 /// Does something to a mount, waits for the agent to call it unmounted, and checks that it was called nothing else.
@@ -106,4 +107,27 @@ fn lazily_then_killed(sandbox: &Sandbox) {
     assert_eq!(dead.text("/reason/signal"), "SIGKILL", "{dead}");
     let told = agent.seen_until_sentinel(|event| event.connection() == device && event.kind() == "recovering");
     assert_eq!(told, [], "there is nothing to heal");
+}
+
+/// However often that happens at a place, what dies there with a mount does not flap.
+fn lazily_then_killed_is_no_flapping(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
+    let path = sandbox.mount_point("mnt");
+    for round in 1..=3 {
+        let daemon = Steerfs::mount_on(sandbox, &path, &[]);
+        agent.wait_count(round, "ready", &path);
+        let open = File::open(path.join("hello")).expect("open");
+        sandbox.run_command("umount", &["-l".as_ref(), path.as_os_str()]);
+        agent.wait_count(round, "detached", &path);
+        daemon.kill(Signal::SIGKILL);
+        let is_dead = |event: &Event| event.kind() == "dead" && event.mounts().is_empty();
+        wait::until("its death", || (agent.seen(is_dead).len() == round).then_some(()));
+        drop(open);
+    }
+    let daemon = Steerfs::mount_on(sandbox, &path, &[]);
+    agent.wait_count(4, "ready", &path);
+    daemon.kill(Signal::SIGKILL);
+    let recovering = agent.wait("recovering", &path);
+    assert_eq!(recovering.at("/flapping"), &serde_json::Value::Null, "{recovering}");
+    agent.wait("recovered", &path);
 }

@@ -1,6 +1,7 @@
 //! The program under test, running.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -38,6 +39,8 @@ pub struct Options {
     pub rules: Vec<Value>,
     /// Further arguments.
     pub arguments: Vec<String>,
+    /// The programs, with their arguments, that it is started through; each has to become the next.
+    pub wrapper: Vec<String>,
 }
 
 impl Options {
@@ -53,7 +56,7 @@ impl Options {
 
     /// One rule for the mount points that match the pattern, relative to the sandbox.
     pub fn rule(sandbox: &Sandbox, pattern: &str, settings: Value) -> Self {
-        Self { rules: Vec::new(), arguments: Vec::new() }.and(sandbox, pattern, settings)
+        Self { rules: Vec::new(), arguments: Vec::new(), wrapper: Vec::new() }.and(sandbox, pattern, settings)
     }
 
     /// Another rule behind those there are.
@@ -61,6 +64,13 @@ impl Options {
     pub fn and(mut self, sandbox: &Sandbox, pattern: &str, mut settings: Value) -> Self {
         settings["match"] = json!({"mountPoint": sandbox.join(pattern)});
         self.rules.push(settings);
+        self
+    }
+
+    /// Starts it through another program.
+    #[must_use]
+    pub fn through(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
@@ -102,8 +112,10 @@ impl<'a> Agent<'a> {
         rules.push(json!({"match": {"mountPoint": "**"}, "mode": "ignore"}));
         // JSON is YAML.
         fs::write(&policy, json!({"rules": rules}).to_string()).expect("write the policy");
-        let mut command = sandbox.command(program());
-        command.args(["run", "--output", "json", "--listen", "127.0.0.1:0", "--log-format", "text"]);
+        let program = program().to_owned().into_os_string();
+        let mut words = options.wrapper.iter().map(OsString::from).chain([program]);
+        let mut command = sandbox.command(words.next().expect("a program"));
+        command.args(words).args(["run", "--output", "json", "--listen", "127.0.0.1:0", "--log-format", "text"]);
         command.args(["--backend", sandbox.backend().as_str()]).arg("--policy").arg(&policy).args(&options.arguments);
         command.stdout(Stdio::piped()).stderr(File::create(&log).expect("create the log"));
         // What a terminal sends to the test's process group shall not end the agent before its events are read.
@@ -116,6 +128,19 @@ impl<'a> Agent<'a> {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The end of its log.
+    pub fn log(&self) -> String {
+        tail(&self.log)
+    }
+
+    /// What it serves at a path: status code and body.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        http::get(self.address, path).unwrap_or_else(|error| panic!("GET {path}: {error}"))
     }
 
     /// Waits for an event, also among those received before.

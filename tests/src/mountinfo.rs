@@ -81,7 +81,20 @@ fn unescape(field: &[u8]) -> OsString {
 /// # Panics
 /// If it can't be read.
 pub fn read() -> Vec<Entry> {
-    let content = fs::read("/proc/thread-self/mountinfo").expect("/proc/thread-self/mountinfo");
+    table("thread-self")
+}
+
+/// The mount table of another process.
+///
+/// # Panics
+/// If it can't be read.
+pub fn of(pid: u32) -> Vec<Entry> {
+    table(&pid.to_string())
+}
+
+fn table(process: &str) -> Vec<Entry> {
+    let path = format!("/proc/{process}/mountinfo");
+    let content = fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     content.split(|byte| *byte == b'\n').filter_map(Entry::parse).collect()
 }
 

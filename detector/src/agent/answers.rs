@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::connection::{Connection, transition_mount};
+use super::node::Setting;
 use super::shell::Shell;
 use crate::kernel::{ConnectionCounters, HookState, OldestRequest, VfsErrors};
 use crate::model::{Boottime, DeviceNumber};
 use crate::telemetry::query::Query;
 use crate::telemetry::status::{
-    ConnectionGauges, ConnectionReport, ConnectionState, Gauges, Hook, Loss, Readiness, RequestErrors, Status,
+    ConnectionGauges, ConnectionReport, Gauges, HealingMode, Hook, Loss, Readiness, RequestErrors, Status,
 };
 
 /// What the kernel's maps say of requests, read once for an answer.
@@ -36,9 +37,22 @@ impl Shell {
         if self.kernel.is_some() && self.stream.is_none() {
             Readiness::NotDetecting("the kernel's events can't be read any more".to_owned())
         } else if self.node.looked {
-            Readiness::Detecting(self.node.setting.backend)
+            Readiness::Detecting(self.node.setting.backend, self.healing())
         } else {
             Readiness::NotDetecting("the mount tables have not been read yet".to_owned())
+        }
+    }
+
+    fn healing(&self) -> HealingMode {
+        match self.node.setting {
+            Setting { heal: true, may_mount, .. } if self.node.policy.heals() => {
+                if may_mount {
+                    HealingMode::On
+                } else {
+                    HealingMode::NoPrivilege
+                }
+            }
+            _ => HealingMode::Off,
         }
     }
 
@@ -48,6 +62,7 @@ impl Shell {
         Status {
             version: env!("CARGO_PKG_VERSION"),
             backend: Some(self.node.setting.backend),
+            healing: self.healing(),
             hooks: self.hooks(),
             connections,
             losses: self.losses(),
@@ -57,11 +72,12 @@ impl Shell {
     fn gauges(&self) -> Gauges {
         let requests = self.requests();
         let connections = self.node.connections.values().filter_map(|known| {
+            let requests_in_flight = self.in_flight(known, &requests);
             Some(ConnectionGauges {
                 connection: known.id,
                 fs_type: known.fs_type.clone()?,
-                state: state(known)?,
-                requests_in_flight: self.in_flight(known, &requests),
+                state: known.fares(requests_in_flight)?,
+                requests_in_flight,
                 oldest_request: age(known, &requests),
             })
         });
@@ -75,13 +91,14 @@ impl Shell {
 
     fn report(&self, known: &Connection, requests: &Requests) -> Option<ConnectionReport> {
         let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let requests_in_flight = self.in_flight(known, requests);
         Some(ConnectionReport {
             connection: known.id.device,
             fs_type: known.fs_type.clone(),
             source: known.source.clone(),
-            state: state(known)?,
+            state: known.fares(requests_in_flight)?,
             daemon: known.daemon.clone(),
-            requests_in_flight: self.in_flight(known, requests),
+            requests_in_flight,
             oldest_request_millis: age(known, requests).map(millis),
             mounts: known.known_mounts().iter().map(transition_mount).collect(),
         })
@@ -153,9 +170,4 @@ impl Shell {
 
 fn age(known: &Connection, requests: &Requests) -> Option<Duration> {
     Some(requests.now.since(requests.oldest.get(&known.id.device)?.since))
-}
-
-/// The contract's state. A connection that is detached or gone has no mount to be listed with.
-fn state(known: &Connection) -> Option<ConnectionState> {
-    ConnectionState::of(known.machine.state())
 }

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use crate::model::{
     BackendKind, Boottime, ConnectionId, Daemon, Mount, NamespaceId, Transition, TransitionKind, TransitionMount,
 };
 use crate::recovery::MountTarget;
+use crate::telemetry::status::ConnectionState;
 use crate::worker::ProbeTarget;
 
 /// A connection as the agent knows it: its health, where it hangs, who serves it.
@@ -50,6 +50,8 @@ pub(super) struct Connection {
     pub asked: Option<MountTarget>,
     /// That mount was gone, or there was none to ask through.
     pub lost: bool,
+    /// It was asked for a sign of life and gave none in time.
+    pub silent: bool,
     /// A look found it under the number of another one, to which its INIT may have been attributed.
     pub unheard: bool,
     /// Others cover all its mounts: nobody can reach it by a path, to use it or to probe it.
@@ -81,6 +83,7 @@ impl Connection {
             looked_at: false,
             asked: None,
             lost: false,
+            silent: false,
             unheard: false,
             hidden: false,
             ignored: false,
@@ -167,26 +170,29 @@ impl Connection {
         namespaces: &BTreeMap<NamespaceId, u32>,
     ) -> Option<ProbeTarget> {
         let reachable = |mount: &&Mount| !mount.root_deleted && !covered(mount);
-        let here = self.mounts.iter().filter(|mount| mount.namespace == own).find(reachable);
-        let (mount, path) = match here {
-            Some(mount) => (mount, mount.mount_point.clone()),
-            None => self.mounts.iter().filter(reachable).find_map(|mount| {
-                let pid = namespaces.get(&mount.namespace)?;
-                Some((mount, inside(*pid, &mount.mount_point)))
-            })?,
-        };
-        Some(ProbeTarget {
-            mount: MountTarget { mount_point: path, device: mount.device, id: mount.id, unique_id: mount.unique_id },
-            owner: mount.owner_only(),
+        if let Some(here) = self.mounts.iter().filter(|mount| mount.namespace == own).find(reachable) {
+            return Some(ProbeTarget::from(here));
+        }
+        let through = |mount: &Mount| Some(ProbeTarget::through(*namespaces.get(&mount.namespace)?, mount));
+        self.mounts.iter().filter(reachable).find_map(through)
+    }
+
+    /// How it fares, as far as anybody asked: the contract's state. A connection that is detached or gone has no mount to be
+    /// listed with. `in_flight` are the requests without an answer, where somebody counts.
+    pub fn fares(&self, in_flight: Option<u64>) -> Option<ConnectionState> {
+        let told = ConnectionState::of(self.machine.state())?;
+        let seen_to_serve = self.machine.daemons().any(|daemon| daemon.alive);
+        Some(match told {
+            // Once nothing waits any more, it may have answered since.
+            ConnectionState::Created if self.silent && in_flight != Some(0) => ConnectionState::Hung,
+            // Nobody asks it: what is known is what the kernel hooks told, and of a daemon that ended only that.
+            ConnectionState::Created if self.ignored => ConnectionState::Unknown,
+            ConnectionState::Ready | ConnectionState::Hung if self.ignored && !seen_to_serve => {
+                ConnectionState::Unknown
+            }
+            told => told,
         })
     }
-}
-
-/// A path of another mount namespace, reached through a process that lives there (proc_pid_root(5)).
-fn inside(pid: u32, path: &Path) -> PathBuf {
-    let mut reached = PathBuf::from(format!("/proc/{pid}/root"));
-    reached.push(path.strip_prefix("/").unwrap_or(path));
-    reached
 }
 
 /// Of several mounts of one connection, the oldest of the whole file system: the one that the daemon made. Ids grow

@@ -10,6 +10,7 @@ use super::event::{Action, Scope};
 use super::launch::Launch;
 use super::node::Node;
 use crate::health::Input;
+use crate::kernel::MOUNT_CAPABILITY;
 use crate::model::{Boottime, ConnectionId, DeviceNumber, FsKind, Mount, Process, Reason, Recovery, TransitionKind};
 use crate::policy::{Access, Decision, Mode, OnAbort, StrategyChoice};
 use crate::recovery::{self, BackoffSettings, Bring, FlapWatch, Progress, RecoverJob, Strategy};
@@ -137,6 +138,12 @@ impl Node {
             companions: Vec::new(),
         });
         self.push(id, Input::RecoveryStarted);
+        if !self.setting.may_mount {
+            return self.give_up(
+                id,
+                format!("no privilege: {MOUNT_CAPABILITY} is missing, without which nothing can be mounted"),
+            );
+        }
         let (strategy, why) = match choice {
             Ok(chosen) => chosen,
             Err(error) => {

@@ -36,6 +36,8 @@ pub struct Setting {
     pub features: Features,
     /// Whether the policy's `heal` is carried out; `watch` only tells.
     pub heal: bool,
+    /// Whether the agent may mount: without, every recovery is given up at once.
+    pub may_mount: bool,
     /// When the system call hook is attached.
     pub vfs_errors: VfsErrors,
 }
@@ -286,6 +288,7 @@ impl Node {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let first_look = connection.machine.state() == State::Created;
         connection.lost = outcome == ProbeOutcome::Gone;
+        connection.silent = outcome == ProbeOutcome::TimedOut;
         self.push(id, Input::Probed { outcome: outcome_of(outcome), at, first_look });
         self.ask_elsewhere(id);
     }

@@ -12,7 +12,7 @@ use super::event::{Action, Event, Scope};
 use super::node::{Node, Setting, VfsErrors};
 use super::sources::{self, Looker, Message, Queue};
 use crate::health::Timer;
-use crate::kernel::{Counters, Detection, EventStream, HookState, HookStatus, Kernel, KernelEvent, SYS_EXIT};
+use crate::kernel::{Counters, Detection, EventStream, Healing, HookState, HookStatus, Kernel, KernelEvent, SYS_EXIT};
 use crate::model::{Boottime, ConnectionId, DeviceNumber, Transition, TransitionKind};
 use crate::mounts::{AbortWatch, ControlFs, MountWatch, Problem};
 use crate::policy::Policy;
@@ -133,7 +133,8 @@ impl Shell {
             Some(kernel) => kernel.take_events().map_err(StartError::Events)?,
             None => None,
         };
-        let setting = Setting { backend, answers, own, features: Features::detect(), heal, vfs_errors };
+        let may_mount = !matches!(Healing::read(), Healing::Impossible(_));
+        let setting = Setting { backend, answers, own, features: Features::detect(), heal, may_mount, vfs_errors };
         Ok(Self {
             node: Node::new(setting, policy),
             counters: kernel.as_ref().map(Kernel::counters),

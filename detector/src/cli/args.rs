@@ -159,7 +159,7 @@ pub struct DoctorArgs {
 /// Options of `heal`.
 #[derive(Debug, Args)]
 pub struct HealArgs {
-    /// The dead mount point, or a path below it
+    /// The dead mount point, or a path below it; links and `..` are followed as far as no FUSE file system has to be asked
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub path: PathBuf,
     /// Print the steps, do nothing

@@ -1,8 +1,10 @@
 //! `doctor`: what this kernel and these privileges allow, as a table or as the contract's JSON.
 
+use std::borrow::Cow;
+
 use super::style::{Painter, Style};
 use super::table::{Cell, Table};
-use crate::kernel::{BtfState, Capability, Doctor, HookState, HookStatus, Verdict};
+use crate::kernel::{BtfState, Capability, Doctor, Healing, HookState, HookStatus, Verdict};
 use crate::model::BackendKind;
 use crate::text;
 
@@ -29,7 +31,7 @@ const NO_COLUMN: usize = HEADINGS.len() - 1;
 
 /// The table for people; the last line is the verdict.
 pub fn table(doctor: &Doctor, painter: Painter, terminal: Option<usize>) -> String {
-    let Doctor { kernel, lockdown, btf, backend: _, hooks, capabilities } = doctor;
+    let Doctor { kernel, lockdown, btf, backend: _, healing, hooks, capabilities } = doctor;
     let held: Vec<_> = capabilities.iter().filter(|capability| capability.held).map(|held| held.name).collect();
     let held = if held.is_empty() { "none of use".to_owned() } else { held.join(", ") };
     let mut output = String::new();
@@ -40,6 +42,7 @@ pub fn table(doctor: &Doctor, painter: Painter, terminal: Option<usize>) -> Stri
     fact("kernel", kernel);
     fact("lockdown", lockdown.as_str());
     fact("BTF", btf_words(*btf));
+    fact("healing", &healing_words(healing));
     fact("capabilities", &held);
     for Capability { name, needed_for, .. } in capabilities.iter().filter(|capability| !capability.held) {
         fact("missing", &format!("{name}: {needed_for}"));
@@ -55,6 +58,14 @@ const fn btf_words(btf: BtfState) -> &'static str {
         BtfState::Complete => "complete",
         BtfState::WithoutFuse => "of the kernel, not of FUSE (a module without BTF, or not loaded)",
         BtfState::Absent => "absent, or not readable",
+    }
+}
+
+fn healing_words(healing: &Healing) -> Cow<'_, str> {
+    match healing {
+        Healing::Possible => "possible".into(),
+        Healing::Limited(why) => format!("limited; {why}").into(),
+        Healing::Impossible(why) => format!("not possible; {why}").into(),
     }
 }
 
@@ -116,6 +127,7 @@ mod tests {
             lockdown: Lockdown::Confidentiality,
             btf: BtfState::Complete,
             backend: Some(BackendKind::Tracepoint),
+            healing: Healing::Impossible("CAP_SYS_ADMIN is missing".into()),
             hooks: vec![
                 hook("fuse_request_end", HookState::Attached, Some("tp_btf"), None),
                 hook("sys_exit", HookState::Refused, Some("EPERM: CAP_PERFMON\nis missing"), Some("errors seen")),
@@ -133,6 +145,7 @@ mod tests {
 kernel        6.18.44
 lockdown      confidentiality
 BTF           complete
+healing       not possible; CAP_SYS_ADMIN is missing
 capabilities  none of use
 
 HOOK              BACKEND     STATUS      WHY, AND WHAT IS LOST

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Ui;
 use super::args::{HealArgs, Output};
 use super::style::Style;
+use super::{Ui, place};
 use crate::model::{DeviceNumber, Mount};
 use crate::mounts::{NamespaceMounts, Scanner};
 use crate::policy::{Policy, StrategyChoice, Subject};
@@ -94,9 +94,15 @@ async fn heal(arguments: &HealArgs, ui: &Ui) -> Result<u8, Stop> {
     carry_out(&pool, job, arguments.output.output, ui).await.map_err(failed)
 }
 
-/// The FUSE mount that the path is on, without looking the path up: that could block.
+/// The path as the mount table would show it.
+fn resolve(own: &NamespaceMounts, path: &Path) -> Result<PathBuf, Stop> {
+    let is_fuse = |place: &Path| own.mounts.iter().any(|mount| mount.mount_point == place);
+    place::resolve(path, is_fuse).map_err(|error| Stop(FAILED, error.to_string()))
+}
+
+/// The FUSE mount that the path is on, without looking the path up there: that could block.
 fn find<'m>(own: &'m NamespaceMounts, path: &Path) -> Result<&'m Mount, Stop> {
-    let path = std::path::absolute(path).map_err(|error| Stop(FAILED, format!("{}: {error}", path.display())))?;
+    let path = resolve(own, path)?;
     let on_it = own.mounts.iter().filter(|mount| path.starts_with(&mount.mount_point));
     // Of several at one place, the one that no other hangs on. Their order in mountinfo says nothing (MOVE_MOUNT_BENEATH).
     let covered = |mount: &Mount| own.children.iter().any(|child| child.covers(mount));
@@ -119,7 +125,7 @@ async fn bring(
         return Ok((command, COMMAND_TIMEOUT));
     }
     if let Some(from) = &arguments.from {
-        let from = std::path::absolute(from).map_err(|error| Stop(FAILED, format!("{}: {error}", from.display())))?;
+        let from = resolve(own, from)?;
         let mount = own.mounts.iter().rev().find(|mount| mount.mount_point == from && mount.device != dead.device);
         let mount = mount.ok_or_else(|| {
             Stop(FAILED, format!("{} is no other FUSE mount point", text::printable(from.as_os_str())))

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{Daemon, DeviceNumber, Mount, NamespaceId, TransitionMount};
-use crate::mounts::{Holders, Snapshot};
+use crate::mounts::{ChildMount, Holders, Snapshot};
 use crate::telemetry::status::{ConnectionReport, ConnectionState};
+use crate::worker::ProbeTarget;
 
 /// What asking a connection's daemon for a sign of life gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,14 +33,24 @@ pub struct Facts {
     pub lives: BTreeMap<DeviceNumber, Life>,
 }
 
-/// One mount of each connection to ask it through: in the own namespace, and of the whole file system if there is one.
-pub fn to_ask(snapshot: &Snapshot) -> BTreeMap<DeviceNumber, &Mount> {
-    let mut chosen: BTreeMap<DeviceNumber, &Mount> = BTreeMap::new();
-    for mount in snapshot.mounts.iter().filter(|mount| Some(mount.namespace) == snapshot.own) {
-        let best = chosen.entry(mount.device).or_insert(mount);
-        if mount.is_whole() && !best.is_whole() {
-            *best = mount;
-        }
+/// One mount of each connection to ask it through: in the own namespace if there is one, and of the whole file system. The
+/// others are reached through a process that lives in their namespace.
+pub fn to_ask(snapshot: &Snapshot) -> BTreeMap<DeviceNumber, ProbeTarget> {
+    let is_own = |mount: &Mount| Some(mount.namespace) == snapshot.own;
+    let covered = |mount: &Mount| {
+        let here = |child: &&ChildMount| child.namespace == mount.namespace;
+        snapshot.children.iter().filter(here).any(|child| child.covers(mount))
+    };
+    let mut mounts: Vec<_> = snapshot.mounts.iter().filter(|mount| !mount.root_deleted && !covered(mount)).collect();
+    mounts.sort_by_key(|mount| (!is_own(mount), !mount.is_whole()));
+    let mut chosen = BTreeMap::new();
+    for mount in mounts {
+        let target = match snapshot.namespaces.get(&mount.namespace) {
+            _ if is_own(mount) => ProbeTarget::from(mount),
+            Some(pid) => ProbeTarget::through(*pid, mount),
+            None => continue,
+        };
+        chosen.entry(mount.device).or_insert(target);
     }
     chosen
 }
@@ -122,7 +133,8 @@ fn state(life: Life, evidence: Evidence) -> ConnectionState {
         (Life::NotAsked, Evidence { held: false, attributes: true, .. }) => ConnectionState::Dead,
         // Nothing waits, not even FUSE_INIT, so it was initialised.
         (Life::NotAsked, Evidence { held: true, requests: Some(0), .. }) => ConnectionState::Ready,
-        (Life::NotAsked, _) => ConnectionState::Created,
+        // FUSE_INIT may be on its way: what is in flight may be that.
+        (Life::NotAsked, _) => ConnectionState::Unknown,
     }
 }
 

@@ -81,7 +81,7 @@ pub const PAGES: &[Page] = &[
             example("fuse-detector run --listen 0.0.0.0:9838", "let Prometheus scrape from another machine"),
         ],
         exits: &[
-            exit(0, "stopped by SIGTERM or SIGINT"),
+            exit(0, "stopped by SIGTERM or SIGINT; also where a privilege to heal is missing, of which the log warns"),
             exit(1, "could not start (policy, address in use, no detection possible) or failed while running"),
             USAGE_EXIT,
         ],

@@ -8,6 +8,7 @@ mod inventory;
 mod man;
 pub mod manual;
 pub mod mounts;
+mod place;
 mod reference;
 mod run;
 mod sources;
@@ -82,12 +83,12 @@ fn dispatch(command: Command, ui: &Ui) -> Result<u8, String> {
 }
 
 fn list_mounts(output: Output, ui: &Ui) -> Result<u8, String> {
-    let sources::Listing { reports, problems } = sources::connections()?;
+    let sources::Listing { reports, own, problems } = sources::connections()?;
     for problem in problems {
         eprintln!("{PROGRAM}: {}: {problem}", ui.error.paint(Style::Warning, "warning"));
     }
     match output {
-        Output::Text => print(&mounts::table(&reports, ui.output, terminal::columns())),
+        Output::Text => print(&mounts::table(&reports, own, ui.output, terminal::columns())),
         Output::Json => print(&mounts::json(&reports).map_err(|error| error.to_string())?),
     }
 }

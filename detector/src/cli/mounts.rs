@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::style::{Painter, Style};
 use super::table::{Cell, Table};
 use super::units;
-use crate::model::{Daemon, TransitionMount};
+use crate::model::{Daemon, NamespaceId, TransitionMount};
 use crate::telemetry::status::{ConnectionReport, ConnectionState};
 use crate::text;
 
@@ -18,19 +18,25 @@ pub fn json(reports: &[ConnectionReport]) -> serde_json::Result<String> {
     serde_json::to_string(reports).map(|json| json + "\n")
 }
 
-const HEADINGS: [&str; 7] = ["STATE", "CONNECTION", "TYPE", "DAEMON", "REQUESTS", "SOURCE", "MOUNTED AT"];
+const HEADINGS: [&str; 8] = ["STATE", "CONNECTION", "TYPE", "DAEMON", "REQUESTS", "SOURCE", "NAMESPACE", "MOUNTED AT"];
 const SOURCE_COLUMN: usize = 5;
 
-/// The table for people. A connection's further mounts stand below its first.
-pub fn table(reports: &[ConnectionReport], painter: Painter, terminal: Option<usize>) -> String {
+/// The table for people. A connection's further mounts stand below its first. A mount in another mount namespace than the
+/// reader's `own` is marked: its path means nothing here.
+pub fn table(
+    reports: &[ConnectionReport],
+    own: Option<NamespaceId>,
+    painter: Painter,
+    terminal: Option<usize>,
+) -> String {
     if reports.is_empty() {
         return "no FUSE mount was found in the mount namespaces that can be seen\n".to_owned();
     }
     let mut table = Table::new(HEADINGS, SOURCE_COLUMN);
     for report in reports {
-        let several_namespaces = report.mounts.iter().any(|mount| Some(mount.namespace) != first_namespace(report));
-        let mut places = report.mounts.iter().map(|mount| place(mount, several_namespaces));
-        let first = places.next().unwrap_or_else(|| Cell::styled(Style::Faint, "(nowhere)"));
+        let mut places = report.mounts.iter().map(|mount| [namespace(mount, own), place(mount)]);
+        let nowhere = || [Cell::default(), Cell::styled(Style::Faint, "(nowhere)")];
+        let [namespace, first] = places.next().unwrap_or_else(nowhere);
         table.row([
             Cell::styled(style(report.state), report.state.as_str()),
             Cell::plain(report.connection.to_string()),
@@ -38,11 +44,12 @@ pub fn table(reports: &[ConnectionReport], painter: Painter, terminal: Option<us
             report.daemon.as_ref().map(daemon).unwrap_or_default(),
             requests(report),
             optional(report.source.as_deref()),
+            namespace,
             first,
         ]);
-        for place in places {
+        for [namespace, place] in places {
             let [state, connection, fs_type, daemon, requests, source]: [Cell; 6] = Default::default();
-            table.row([state, connection, fs_type, daemon, requests, source, place]);
+            table.row([state, connection, fs_type, daemon, requests, source, namespace, place]);
         }
     }
     table.render(painter, terminal)
@@ -52,13 +59,14 @@ fn optional(name: Option<&OsStr>) -> Cell {
     name.map(|name| Cell::plain(text::printable(name))).unwrap_or_default()
 }
 
-fn first_namespace(report: &ConnectionReport) -> Option<crate::model::NamespaceId> {
-    report.mounts.first().map(|mount| mount.namespace)
+fn namespace(mount: &TransitionMount, own: Option<NamespaceId>) -> Cell {
+    if Some(mount.namespace) == own { Cell::plain("own") } else { Cell::plain(mount.namespace.to_string()) }
 }
 
 const fn style(state: ConnectionState) -> Style {
     match state {
         ConnectionState::Created | ConnectionState::Recovering => Style::Busy,
+        ConnectionState::Unknown => Style::Faint,
         ConnectionState::Ready => Style::Good,
         ConnectionState::Hung => Style::Warning,
         ConnectionState::Dead | ConnectionState::Failed => Style::Bad,
@@ -82,17 +90,14 @@ fn requests(report: &ConnectionReport) -> Cell {
 }
 
 /// The mount point, with what is special about this mount.
-fn place(mount: &TransitionMount, say_namespace: bool) -> Cell {
-    let TransitionMount { namespace, mount_point, root, flags } = mount;
+fn place(mount: &TransitionMount) -> Cell {
+    let TransitionMount { namespace: _, mount_point, root, flags } = mount;
     let mut special = Vec::new();
     if flags.read_only {
         special.push("read-only".to_owned());
     }
     if root.as_os_str() != "/" {
         special.push(format!("its {}", text::printable(root.as_os_str())));
-    }
-    if say_namespace {
-        special.push(format!("namespace {namespace}"));
     }
     let mut place = text::printable(mount_point.as_os_str());
     if !special.is_empty() {
@@ -104,7 +109,7 @@ fn place(mount: &TransitionMount, say_namespace: bool) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DeviceNumber, MountFlags, NamespaceId};
+    use crate::model::{DeviceNumber, MountFlags};
 
     fn mount(namespace: u64, mount_point: &str, root: &str, read_only: bool) -> TransitionMount {
         TransitionMount {
@@ -125,7 +130,7 @@ mod tests {
                 daemon: Some(Daemon { pid: 812, comm: Some("sshfs".into()), alive: false }),
                 requests_in_flight: None,
                 oldest_request_millis: None,
-                mounts: vec![mount(1, "/mnt/a b", "/", false), mount(2, "/data\n", "/sub", true)],
+                mounts: vec![mount(1, "/mnt/a b", "/", false), mount(4_026_532_100, "/data\n", "/sub", true)],
             },
             ConnectionReport {
                 connection: DeviceNumber { major: 8, minor: 1 },
@@ -143,28 +148,27 @@ mod tests {
     #[test]
     fn the_table_for_people() {
         assert_eq!(
-            table(&reports(), Painter::PLAIN, None),
+            table(&reports(), Some(NamespaceId(1)), Painter::PLAIN, None),
             concat!(
-                "STATE  CONNECTION  TYPE        DAEMON            REQUESTS          SOURCE           MOUNTED AT\n",
-                "dead   0:45        fuse.sshfs  sshfs (812) gone                    user@host:/data  ",
-                "/mnt/a b  [namespace 1]\n",
-                "                                                                                    ",
-                "/data\\n  [read-only, its /sub, namespace 2]\n",
-                "hung   8:1         fuseblk     7                 3, oldest 42.0 s  /dev/sda1        (nowhere)\n",
+                "STATE  CONNECTION  TYPE        DAEMON            REQUESTS          SOURCE           NAMESPACE   MOUNTED AT\n",
+                "dead   0:45        fuse.sshfs  sshfs (812) gone                    user@host:/data  own         /mnt/a b\n",
+                "                                                                                    4026532100  ",
+                "/data\\n  [read-only, its /sub]\n",
+                "hung   8:1         fuseblk     7                 3, oldest 42.0 s  /dev/sda1                    (nowhere)\n",
             )
         );
     }
 
     #[test]
     fn colour_is_in_the_states() {
-        let text = table(&reports(), Painter::COLORED, None);
+        let text = table(&reports(), None, Painter::COLORED, None);
         assert!(text.contains("\x1b[1;31mdead\x1b[0m   0:45"), "{text}");
         assert!(text.contains("\x1b[33mhung\x1b[0m   8:1"), "{text}");
     }
 
     #[test]
     fn nothing_mounted_is_said() {
-        assert!(table(&[], Painter::PLAIN, None).starts_with("no FUSE mount"));
+        assert!(table(&[], None, Painter::PLAIN, None).starts_with("no FUSE mount"));
         assert_eq!(json(&[]).unwrap(), "[]\n");
     }
 }

@@ -12,7 +12,7 @@ use super::Ui;
 use super::args::{DetectionArgs, Listen, Output, RunArgs, VfsErrors};
 use super::transitions::Printer;
 use crate::agent::{self, Options, Shell};
-use crate::kernel::{self, Detection, HookState, LoadOptions};
+use crate::kernel::{self, Detection, Healing, HookState, LoadOptions};
 use crate::model::Transition;
 use crate::policy::Policy;
 use crate::telemetry::log::{self, LogFormat};
@@ -96,6 +96,7 @@ async fn serve(plan: Plan, printer: Printer, sinks: [LineSink; 2]) -> Result<(),
     let options = LoadOptions { backend: plan.detection.backend.into(), kernel_log: plan.kernel_log };
     let detection = kernel::load(&options).map_err(|error| error.to_string())?;
     announce(&detection, &plan);
+    warn_of_missing_privilege(&plan);
     let metrics = Metrics::new();
     let (asker, queries) = query::channel();
     if let Listen::Address(address) = plan.listen {
@@ -172,6 +173,23 @@ fn announce(detection: &Detection, plan: &Plan) {
         rules = plan.policy.rule_count(),
         "fuse-detector starts"
     );
+}
+
+/// The agent goes on all the same: it tells what dies. A start that fails would lose that, too.
+fn warn_of_missing_privilege(plan: &Plan) {
+    if !plan.heal || !plan.policy.heals() {
+        return;
+    }
+    match Healing::read() {
+        Healing::Possible => {}
+        Healing::Limited(why) => tracing::warn!(why, "the policy asks for healing; no daemon can be started for it"),
+        Healing::Impossible(why) => {
+            tracing::warn!(
+                why,
+                "the policy asks for healing, but nothing can be healed: every recovery will be given up"
+            );
+        }
+    }
 }
 
 fn losses(sinks: &[LineSink; 2]) -> Vec<Loss> {

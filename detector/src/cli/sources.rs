@@ -8,11 +8,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::inventory::{self, Facts, Life};
-use crate::model::DeviceNumber;
+use crate::model::{DeviceNumber, NamespaceId};
 use crate::mounts::{self, ControlFs, Problem, Scanner, Snapshot};
 use crate::policy::{Policy, PolicyError};
 use crate::telemetry::status::ConnectionReport;
-use crate::worker::{Pool, PoolConfig, ProbeOutcome, ProbeTarget};
+use crate::worker::{Pool, PoolConfig, ProbeOutcome};
 
 /// How long a daemon may take for a sign of life. A busy network file system answers within a second.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
@@ -24,6 +24,8 @@ const TOTAL_DEADLINE: Duration = Duration::from_secs(5);
 pub struct Listing {
     /// Every connection on this machine.
     pub reports: Vec<ConnectionReport>,
+    /// The reader's own mount namespace.
+    pub own: Option<NamespaceId>,
     /// Why some may be missing, or their states be unknown.
     pub problems: Vec<String>,
 }
@@ -54,7 +56,7 @@ pub fn connections() -> Result<Listing, String> {
         mounts::Holders { denied: 1, ..mounts::Holders::default() }
     });
     let facts = Facts { snapshot, control, holders, lives };
-    Ok(Listing { reports: inventory::reports(&facts, mounts::comm), problems })
+    Ok(Listing { reports: inventory::reports(&facts, mounts::comm), own: facts.snapshot.own, problems })
 }
 
 fn control() -> Result<BTreeMap<DeviceNumber, Option<u64>>, mounts::ControlError> {
@@ -65,8 +67,7 @@ fn control() -> Result<BTreeMap<DeviceNumber, Option<u64>>, mounts::ControlError
 
 /// Asks each connection that can be asked, all at once, in worker processes: the question can block for ever.
 fn ask(snapshot: &Snapshot) -> std::io::Result<BTreeMap<DeviceNumber, Life>> {
-    let targets: Vec<_> =
-        inventory::to_ask(snapshot).into_iter().map(|(device, mount)| (device, ProbeTarget::from(mount))).collect();
+    let targets = inventory::to_ask(snapshot);
     if targets.is_empty() {
         return Ok(BTreeMap::new());
     }

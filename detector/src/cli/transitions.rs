@@ -5,7 +5,7 @@ use jiff::{Timestamp, Zoned};
 
 use super::args::Output;
 use super::style::{Painter, Style};
-use super::units;
+use super::{terminal, units};
 use crate::model::{Daemon, Recovery, Transition, TransitionKind};
 use crate::telemetry::sink::LineSink;
 use crate::text;
@@ -13,8 +13,15 @@ use crate::text;
 /// As wide as the longest word below.
 const WORD_COLUMNS: usize = 10;
 
-/// Mount points are padded to this width: most fit, so that most lines align; a longer one pushes the rest.
+/// Mount points have this width, so that all lines align. Of longer ones the end stands there, which tells them apart, and
+/// the whole at the end of the line.
 const MOUNT_COLUMNS: usize = 24;
+
+/// Where a line that is too long for the terminal goes on: below the mount points.
+const INDENT: usize = "02:40:11.123".len() + WORD_COLUMNS + 2 * GAP.len();
+
+/// Between the parts of a line.
+const GAP: &str = "  ";
 
 /// How many mount points a line names before it only counts.
 const NAMED_MOUNTS: usize = 3;
@@ -37,7 +44,11 @@ impl Printer {
     /// Prints one transition, decided at this time.
     pub fn print(&self, transition: &Transition, time: Timestamp) {
         match self.output {
-            Output::Text => self.sink.line(&line(transition, &time.to_zoned(self.time_zone.clone()), self.painter)),
+            // Asked each time: terminals change their size.
+            Output::Text => {
+                let time = time.to_zoned(self.time_zone.clone());
+                self.sink.line(&line(transition, &time, self.painter, terminal::columns()));
+            }
             Output::Json => match transition.to_json(time) {
                 Ok(line) => self.sink.line(&line),
                 Err(error) => tracing::error!(%error, "a transition can't be written as JSON"),
@@ -51,21 +62,64 @@ impl Printer {
     }
 }
 
-/// The line for people, without the line feed: time, event, mount points, type and source, and what is known.
-pub fn line(transition: &Transition, time: &Zoned, painter: Painter) -> String {
+/// The line for people, without the line feed: time, event, mount points, type and source, and what is known. On a terminal
+/// it goes on below where it is too long; elsewhere each is one line.
+pub fn line(transition: &Transition, time: &Zoned, painter: Painter, terminal: Option<usize>) -> String {
     let (word, style) = word(&transition.kind);
-    let mut parts = vec![
-        painter.paint(Style::Faint, &time.strftime("%H:%M:%S.%3f").to_string()),
-        painter.column(Some(style), word, WORD_COLUMNS),
-        painter.column(None, &mounts(transition), MOUNT_COLUMNS),
-    ];
-    parts.extend(file_system(transition));
-    parts.extend(story(transition));
-    let facts = facts(transition);
-    if !facts.is_empty() {
-        parts.push(painter.paint(Style::Faint, &facts.join(", ")));
+    let mounts = mounts(transition);
+    let (shown, whole) = in_column(&mounts);
+    let mut line = Line { painter, terminal, text: String::new(), columns: 0 };
+    line.add(Some(Style::Faint), &time.strftime("%H:%M:%S.%3f").to_string(), 0);
+    line.add(Some(style), word, WORD_COLUMNS);
+    line.add(None, &shown, MOUNT_COLUMNS);
+    for part in file_system(transition).into_iter().chain(story(transition)) {
+        line.add(None, &part, 0);
     }
-    parts.join("  ").trim_end().to_owned()
+    line.add(Some(Style::Faint), &facts(transition).join(", "), 0);
+    if let Some(whole) = whole {
+        line.add(None, &format!("at {whole}"), 0);
+    }
+    line.text.trim_end().to_owned()
+}
+
+/// A line, or several of them, in the making.
+struct Line {
+    painter: Painter,
+    terminal: Option<usize>,
+    text: String,
+    /// How far the last one reaches.
+    columns: usize,
+}
+
+impl Line {
+    /// Adds a part, padded to `width`; in a new line where the terminal ends before it does.
+    fn add(&mut self, style: Option<Style>, part: &str, width: usize) {
+        let length = part.chars().count();
+        if length == 0 && width == 0 {
+            return;
+        }
+        let reaches = self.columns + GAP.len() + length;
+        if self.columns > INDENT && self.terminal.is_some_and(|terminal| reaches > terminal) {
+            self.text.truncate(self.text.trim_end().len());
+            self.text.push('\n');
+            self.text.push_str(&" ".repeat(INDENT));
+            self.columns = INDENT;
+        } else if self.columns > 0 {
+            self.text.push_str(GAP);
+            self.columns += GAP.len();
+        }
+        self.text.push_str(&self.painter.column(style, part, width));
+        self.columns += length.max(width);
+    }
+}
+
+/// What stands in the column of mount points, and the whole where it does not fit there.
+fn in_column(mounts: &str) -> (String, Option<&str>) {
+    let length = mounts.chars().count();
+    if length <= MOUNT_COLUMNS {
+        return (mounts.to_owned(), None);
+    }
+    (['…'].into_iter().chain(mounts.chars().skip(length + 1 - MOUNT_COLUMNS)).collect(), Some(mounts))
 }
 
 const fn word(kind: &TransitionKind) -> (&'static str, Style) {

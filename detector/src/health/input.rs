@@ -86,7 +86,7 @@ pub enum ProbeOutcome {
     /// The daemon answered, be it with an error of its own. A shell that can tell an error which the daemon answered
     /// from the kernel's (the connection's counter of replies moved) reports it here.
     Alive,
-    /// The kernel refused: `ENOTCONN`, `ECONNABORTED`. Any other number counts as [`ProbeOutcome::Failed`].
+    /// The kernel refused, with one of [`is_of_the_dead`]. Any other number counts as [`ProbeOutcome::Failed`].
     Dead {
         /// Positive errno.
         errno: i32,
@@ -99,6 +99,12 @@ pub enum ProbeOutcome {
     Denied,
     /// The probe itself failed.
     Failed,
+}
+
+/// What every request on a dead connection is refused with. `ECONNREFUSED`: FUSE_INIT failed (`fuse_get_req` in
+/// fs/fuse/dev.c).
+pub const fn is_of_the_dead(errno: i32) -> bool {
+    matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ECONNREFUSED)
 }
 
 /// Something that the machine asked to be reminded of.

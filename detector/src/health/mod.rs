@@ -3,8 +3,8 @@
 //! The shell ([`crate::agent`]) feeds a [`Machine`] with what it learns ([`Input`]) and does what the machine asks for
 //! ([`Effect`]). What the machine rests on:
 //!
-//! - Only evidence from the kernel makes a connection dead: a probe that the kernel answered with `ENOTCONN` or
-//!   `ECONNABORTED`, or requests aborted while their only daemon dies of a signal. A slow, refused or failed probe never
+//! - Only evidence from the kernel makes a connection dead: a probe that the kernel answered as it does every request on a
+//!   dead connection ([`is_of_the_dead`]), or requests aborted while their only daemon dies of a signal. A slow, refused or failed probe never
 //!   does.
 //! - libfuse closes `/dev/fuse` before it unmounts (`fuse_session_unmount`), so a death that nothing violent explains is
 //!   held back for [`GRACE`], and dropped when the mounts leave.
@@ -29,5 +29,5 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use input::{DaemonEnd, Effect, ExitSource, Input, Origin, ProbeOutcome, State, Timer, Verdict};
+pub use input::{DaemonEnd, Effect, ExitSource, Input, Origin, ProbeOutcome, State, Timer, Verdict, is_of_the_dead};
 pub use machine::{GRACE, Machine};

@@ -32,6 +32,7 @@ fn outcome() -> impl Strategy<Value = ProbeOutcome> {
         Just(ProbeOutcome::Alive),
         Just(ProbeOutcome::Dead { errno: libc::ENOTCONN }),
         Just(ProbeOutcome::Dead { errno: libc::ECONNABORTED }),
+        Just(ProbeOutcome::Dead { errno: libc::ECONNREFUSED }),
         Just(ProbeOutcome::Dead { errno: libc::EIO }),
         Just(ProbeOutcome::Gone),
         Just(ProbeOutcome::TimedOut),
@@ -94,9 +95,7 @@ fn machine(origin: Origin) -> Machine {
 /// Could this input, by itself or with what came before, prove a death?
 fn proves(input: &Input, state: State) -> bool {
     match input {
-        Input::Probed { outcome: ProbeOutcome::Dead { errno }, .. } => {
-            matches!(*errno, libc::ENOTCONN | libc::ECONNABORTED)
-        }
+        Input::Probed { outcome: ProbeOutcome::Dead { errno }, .. } => is_of_the_dead(*errno),
         Input::RequestsAborted { exiting, .. } => *exiting,
         Input::Aborted { cause, .. } => *cause != AbortCause::LastUnmount,
         // A connection without mounts that outlives its daemon, and that nobody holds.

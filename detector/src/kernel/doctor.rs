@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::environment::{Capability, Lockdown, capabilities};
+use super::environment::{Capability, Healing, Lockdown, capabilities};
 use super::hooks::{HookState, HookStatus};
 use super::layout::{self, LayoutError};
 use super::{BackendChoice, Detection, LoadOptions};
@@ -21,6 +21,8 @@ pub struct Doctor {
     /// What detection would rest on; `None` when there is nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendKind>,
+    /// Whether dead mounts can be healed. The verdict is on detection.
+    pub healing: Healing,
     /// Each hook.
     pub hooks: Vec<HookStatus>,
     /// Each capability that matters.
@@ -75,6 +77,7 @@ pub fn examine(backend: BackendChoice) -> Doctor {
         lockdown: Lockdown::read(),
         btf: btf_state(&layout::read()),
         backend,
+        healing: Healing::read(),
         hooks,
         capabilities: capabilities(),
     }
@@ -110,6 +113,7 @@ mod tests {
             lockdown: Lockdown::Confidentiality,
             btf: BtfState::Complete,
             backend,
+            healing: Healing::Possible,
             hooks: statuses.iter().map(hook).collect(),
             capabilities: Vec::new(),
         }
@@ -131,7 +135,7 @@ mod tests {
         assert_eq!(
             json,
             serde_json::json!({"kernel": "6.18.0", "lockdown": "confidentiality", "btf": "complete",
-                "backend": "tracepoint", "hooks": [], "capabilities": []})
+                "backend": "tracepoint", "healing": {"status": "possible"}, "hooks": [], "capabilities": []})
         );
     }
 }

@@ -1,5 +1,6 @@
 //! What this kernel and these privileges allow: read once, to name the culprit when a program is refused.
 
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::{fmt, fs, io};
 
@@ -100,6 +101,42 @@ const CAPABILITIES: [Capability; 8] = [
     capability("CAP_SETUID", 7, "setresuid(2): probing mounts without allow_other, starting a user's daemon"),
     capability("CAP_SETGID", 6, "setresgid(2), setgroups(2): the same"),
 ];
+
+/// What mount(2) and its kin need: to take a dead mount away, and to put another in its place.
+pub const MOUNT_CAPABILITY: &str = "CAP_SYS_ADMIN";
+
+/// Where every FUSE daemon gets its connection from.
+const DEVICE: &str = "/dev/fuse";
+/// Documentation/admin-guide/devices.txt.
+const DEVICE_NUMBER: u64 = libc::makedev(10, 229);
+
+/// Whether dead mounts can be healed here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "status", content = "why")]
+pub enum Healing {
+    /// They can.
+    Possible,
+    /// What others bring can be attached, but no daemon be started from here.
+    Limited(String),
+    /// They can't.
+    Impossible(String),
+}
+
+impl Healing {
+    /// As it is here.
+    pub fn read() -> Self {
+        let missing = |entry: &Capability| entry.name == MOUNT_CAPABILITY && !entry.held;
+        if capabilities().iter().any(missing) {
+            return Self::Impossible(format!("{MOUNT_CAPABILITY} is missing: nothing can be mounted"));
+        }
+        // Looked at, not opened: opening it makes a connection's descriptor.
+        match fs::metadata(DEVICE).map(|found| found.file_type().is_char_device() && found.rdev() == DEVICE_NUMBER) {
+            Ok(true) => Self::Possible,
+            Ok(false) => Self::Limited(format!("{DEVICE} is another file: no daemon can be started here")),
+            Err(error) => Self::Limited(format!("{DEVICE}: {error}: no daemon can be started here")),
+        }
+    }
+}
 
 /// The capabilities that matter, with those in force marked.
 pub fn capabilities() -> Vec<Capability> {

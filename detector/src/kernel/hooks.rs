@@ -7,6 +7,7 @@ use super::BackendChoice;
 use super::btf::Argument;
 use super::layout::Kernel as KernelTypes;
 use crate::model::BackendKind;
+use crate::mounts::AbortWatch;
 
 /// How a hook fared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -53,13 +54,23 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// What it is, in words.
-    pub const fn words(self) -> &'static str {
+    /// What it is, why it matters, and what is lost.
+    pub const fn explained(self) -> &'static str {
         match self {
-            Self::Typed => "tp_btf: reads through typed pointers, which lockdown allows",
-            Self::Raw => "raw_tp: reads by bpf_probe_read_kernel",
-            Self::Fentry => "fentry: a trampoline, reads through typed pointers, which lockdown allows",
-            Self::Kprobe => "kprobe: a breakpoint, reads by bpf_probe_read_kernel",
+            Self::Typed => {
+                "typed tracepoint (tp_btf): the verifier knows the types, so it works under lockdown; nothing is lost"
+            }
+            Self::Raw => {
+                "raw tracepoint (raw_tp): a helper reads kernel memory, which takes longer and which \
+                 lockdown=confidentiality forbids; nothing is lost"
+            }
+            Self::Fentry => {
+                "trampoline at a function (fentry): the verifier knows the types, so it works under lockdown; nothing is lost"
+            }
+            Self::Kprobe => {
+                "breakpoint at a function (kprobe): a helper reads kernel memory, which lockdown=confidentiality forbids; \
+                 nothing is lost"
+            }
         }
     }
 
@@ -324,6 +335,12 @@ pub(super) fn portable() -> Vec<HookStatus> {
             MOUNTINFO,
             mountinfo.map_err(|error| format!("cannot open /proc/self/mountinfo: {error}")),
             "mounts are not seen at all",
+        ),
+        row(
+            "fanotify",
+            AbortWatch::check(),
+            "who writes to a connection's `abort` file is unknown, and a connection that is aborted so while it is idle is \
+             found dead only when it is probed",
         ),
     ]
 }

@@ -338,9 +338,9 @@ pub(super) fn refused(
 fn row(hook: &Hook, found: &Result<Found, HookError>) -> HookStatus {
     let (status, why) = match found {
         Ok(Found { candidate, attachment: None }) => {
-            (HookState::NotNeeded, format!("{}; attached only while it is asked for", candidate.form.words()))
+            (HookState::NotNeeded, format!("attached only while it is asked for; {}", candidate.form.explained()))
         }
-        Ok(Found { candidate, attachment: Some(_) }) => (HookState::Attached, candidate.form.words().to_owned()),
+        Ok(Found { candidate, attachment: Some(_) }) => (HookState::Attached, candidate.form.explained().to_owned()),
         Err(error) => (error.state(), error.to_string()),
     };
     let serving = found.as_ref().ok().map(|found| found.candidate);

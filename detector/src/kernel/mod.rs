@@ -34,7 +34,7 @@ use crate::model::{BackendKind, DeviceNumber};
 
 pub use self::counters::{ConnectionCounters, Counters, OldestRequest, VfsErrors};
 pub use self::doctor::{BtfState, Doctor, Verdict, examine, release};
-pub use self::environment::{Capability, Lockdown};
+pub use self::environment::{Capability, Healing, Lockdown, MOUNT_CAPABILITY};
 pub use self::events::{EventStream, KernelEvent};
 pub use self::hooks::{HookState, HookStatus, SYS_EXIT};
 pub use self::load::HookError;

@@ -61,18 +61,17 @@ impl AbortWatch {
     /// # Errors
     /// [`AbortWatchError`], all but `Read`.
     pub fn open(control: &ControlFs) -> Result<Self, AbortWatchError> {
-        let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
-        let group = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)
-            .map_err(|error| AbortWatchError::Init(error.into()))?;
-        group
-            .mark(
-                MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM,
-                MaskFlags::FAN_MODIFY,
-                control,
-                None::<&Path>,
-            )
-            .map_err(|error| AbortWatchError::Mark(error.into()))?;
+        let group = mark(control)?;
         Ok(Self { group: register(group, Interest::READABLE).map_err(AbortWatchError::Register)?, pending: Vec::new() })
+    }
+
+    /// Tries it, without a runtime.
+    ///
+    /// # Errors
+    /// Why it does not work here.
+    pub fn check() -> Result<(), String> {
+        let control = ControlFs::open().map_err(|error| error.to_string())?;
+        mark(&control).map(drop).map_err(|error| error.to_string())
     }
 
     /// Waits for the next notice. Cancel-safe.
@@ -98,6 +97,18 @@ impl AbortWatch {
             }
         }
     }
+}
+
+/// A group that hears of all writes to the control file system.
+fn mark(control: &ControlFs) -> Result<Fanotify, AbortWatchError> {
+    let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
+    let group = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)
+        .map_err(|error| AbortWatchError::Init(error.into()))?;
+    let whole = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
+    group
+        .mark(whole, MaskFlags::FAN_MODIFY, control, None::<&Path>)
+        .map_err(|error| AbortWatchError::Mark(error.into()))?;
+    Ok(group)
 }
 
 /// `None` for a write to another file of the control file system (`max_background`, `congestion_threshold`).

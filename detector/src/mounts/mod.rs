@@ -18,7 +18,7 @@ mod record;
 mod scan;
 mod sys;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod unique;
 mod watch;
 

@@ -34,6 +34,12 @@ pub enum PolicyError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A directory, a FIFO, a device: reading it could wait for ever, or never end.
+    #[error("{name}: not a regular file; is it the right path?")]
+    NotRegular {
+        /// The file.
+        name: String,
+    },
     /// The file is larger than a policy can be.
     #[error(
         "{name}: larger than {limit} bytes, which no policy needs (a ConfigMap holds no more); is it the right file?"
@@ -68,7 +74,7 @@ impl PolicyError {
     /// What is wrong with the text; empty if it could not even be read.
     pub fn problems(&self) -> &[Problem] {
         match self {
-            Self::Read { .. } | Self::TooLarge { .. } | Self::NotText { .. } => &[],
+            Self::Read { .. } | Self::NotRegular { .. } | Self::TooLarge { .. } | Self::NotText { .. } => &[],
             Self::Invalid { problems, .. } => problems,
         }
     }

@@ -16,6 +16,7 @@ mod yaml;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use self::pattern::Pattern;
@@ -56,10 +57,16 @@ impl Policy {
     /// Reads a policy file.
     ///
     /// # Errors
-    /// When the file can't be read, is too large or no text, and for everything that [`Policy::parse`] refuses.
+    /// When the file can't be read, is no regular file, too large or no text, and for everything that [`Policy::parse`]
+    /// refuses.
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let name = path.display().to_string();
-        let bytes = read_limited(path).map_err(|source| PolicyError::Read { path: path.to_owned(), source })?;
+        let unreadable = |source| PolicyError::Read { path: path.to_owned(), source };
+        let file = open(path).map_err(unreadable)?;
+        if !file.metadata().map_err(unreadable)?.is_file() {
+            return Err(PolicyError::NotRegular { name });
+        }
+        let bytes = read_limited(file).map_err(unreadable)?;
         if bytes.len() > MAX_BYTES {
             return Err(PolicyError::TooLarge { name, limit: MAX_BYTES });
         }
@@ -90,17 +97,28 @@ impl Policy {
         rule.map_or(&self.defaults, |rule| &rule.decision)
     }
 
+    /// Whether anything can be healed by it.
+    pub fn heals(&self) -> bool {
+        let decisions = self.rules.iter().map(|rule| &rule.decision).chain([&self.defaults]);
+        decisions.into_iter().any(|decision| decision.mode == Mode::Heal)
+    }
+
     /// How many rules there are.
     pub const fn rule_count(&self) -> usize {
         self.rules.len()
     }
 }
 
-/// One byte more than is allowed, so that too much is noticed; whatever kind of file it is.
-fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
+/// Links are followed: a ConfigMap's files are such. Without waiting: to open a FIFO waits for a writer (fifo(7)).
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
+/// One byte more than is allowed, so that too much is noticed; the file can grow meanwhile.
+fn read_limited(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    file.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -309,8 +309,20 @@ fn files_that_are_no_policy_are_refused() {
     assert!(Policy::load(&write("good", b"rules: []")).is_ok());
     let missing = Policy::load(&directory.path().join("missing")).unwrap_err().to_string();
     assert!(missing.contains("missing: can't read the policy: No such file"), "{missing}");
-    assert!(matches!(Policy::load(directory.path()), Err(PolicyError::Read { .. })));
-    assert!(matches!(Policy::load(Path::new("/dev/zero")), Err(PolicyError::TooLarge { .. })), "read without an end");
+    let fifo = directory.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    for special in [directory.path(), &fifo, Path::new("/dev/zero")] {
+        let refused = Policy::load(special).unwrap_err().to_string();
+        assert!(refused.contains(": not a regular file"), "{refused}");
+    }
+    let large = Policy::load(&write("large", &vec![b'#'; (1 << 20) + 1]));
+    assert!(matches!(large, Err(PolicyError::TooLarge { .. })), "{large:?}");
+    // As the kubelet lays out a ConfigMap: a link to a file behind a link to a directory.
+    std::fs::create_dir(directory.path().join("..2026")).unwrap();
+    write("..2026/policy.yaml", b"rules: []");
+    std::os::unix::fs::symlink("..2026", directory.path().join("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/policy.yaml", directory.path().join("policy.yaml")).unwrap();
+    assert!(Policy::load(&directory.path().join("policy.yaml")).is_ok());
     let binary = Policy::load(&write("binary", b"rules: []\n# \xff\n"));
     assert!(matches!(binary, Err(PolicyError::NotText { line: 2, .. })), "{binary:?}");
 }

@@ -26,6 +26,9 @@ pub enum Strategy {
 }
 
 impl Strategy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Rebind, Self::Respawn, Self::Command];
+
     /// Its name in the policy, in JSON and in the metrics' label `strategy`.
     pub const fn as_str(self) -> &'static str {
         match self {

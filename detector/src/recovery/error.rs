@@ -101,6 +101,15 @@ pub enum RecoverError {
         /// What was moved there.
         expected: DeviceNumber,
     },
+    /// Somebody mounted over the dead mount between the last look and its detachment.
+    #[error(
+        "what somebody mounted over {} at that very moment was detached instead of the dead mount: mount it again",
+        printable(path.as_os_str())
+    )]
+    AnotherDetached {
+        /// The mount point.
+        path: PathBuf,
+    },
     /// The replacement that was to be re-attached is no longer where it was.
     #[error("the replacement at {} is gone", printable(path.as_os_str()))]
     ReplacementGone {

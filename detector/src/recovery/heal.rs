@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::error::{RecoverError, Stage};
 use super::plan::{Placement, Replacement, Step};
 use super::sys::{self, Looked, MountTarget, Seen};
-use crate::model::{Boottime, DeviceNumber, Mount};
+use crate::model::{Boottime, DeviceNumber, Mount, Propagation};
 use crate::worker::{AskError, ask};
 
 /// Where clones of the replacement come from.
@@ -85,7 +85,7 @@ pub(crate) fn heal(
     let path = &dead.mount_point;
     let done = match placement {
         Placement::Served { device } => return verify(path, *device, replacement.owner),
-        Placement::Uncover => detach_all(above.iter().chain([dead]))?,
+        Placement::Uncover => uncover(dead, above)?,
         Placement::Beneath { relative } => {
             let clone = dressed_clone(source, relative, dead)?;
             put_beneath(&clone, dead, above)?
@@ -114,15 +114,29 @@ enum Done {
 struct Clone {
     fd: OwnedFd,
     is_directory: bool,
+    /// What it is to have once it is in its place.
+    propagation: Propagation,
 }
 
 fn dressed_clone(source: &mut dyn CloneSource, relative: &Path, dead: &Mount) -> Result<Clone, RecoverError> {
     let path = &dead.mount_point;
     let (fd, is_directory) = source.clone_part(relative, path)?;
     sys::dress(fd.as_fd(), dead).map_err(|(stage, errno)| RecoverError::Kernel { stage, path: path.clone(), errno })?;
-    Ok(Clone { fd, is_directory })
+    Ok(Clone { fd, is_directory, propagation: dead.propagation })
 }
 
+impl Clone {
+    /// It is in its place, and keeps the propagation of the mount that it replaces.
+    fn settle(&self, path: &Path) -> Result<(), RecoverError> {
+        sys::settle(self.fd.as_fd(), self.propagation).map_err(RecoverError::kernel(Stage::SetPropagation, path))
+    }
+}
+
+/// Below a shared parent, the kernel does to each of the parent's peers and slaves what is done here: it moves a copy of the
+/// clone beneath what hangs at the same place there (`attach_recursive_mnt` in fs/namespace.c). It takes the dead copies on
+/// top of those away again only if the clone is still the one that they were copied from, in one group with them, when the
+/// dead mount is detached (`propagate_umount` in fs/pnode.c goes by the parent, which is the clone now). So the clone gets
+/// its own propagation last: before, the peers' namespaces kept one more dead layer each time.
 fn put_beneath(clone: &Clone, dead: &Mount, above: &[Mount]) -> Result<Done, RecoverError> {
     let path = &dead.mount_point;
     if let Done::Gone = detach_all(above.iter())? {
@@ -132,10 +146,19 @@ fn put_beneath(clone: &Clone, dead: &Mount, above: &[Mount]) -> Result<Done, Rec
     same_kind(clone, &seen, path)?;
     sys::move_beneath(clone.fd.as_fd(), seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Move, path))?;
     drop(seen);
-    // Still hidden by the dead mount.
-    sys::unshare_again(clone.fd.as_fd(), dead.propagation)
-        .map_err(RecoverError::kernel(Stage::SetPropagation, path))?;
-    detach_all([dead])
+    let done = detach_all([dead]);
+    clone.settle(path)?;
+    done
+}
+
+/// An earlier attempt ended right before the dead mount was detached: what it left undone is done now.
+fn uncover(dead: &Mount, above: &[Mount]) -> Result<Done, RecoverError> {
+    let path = &dead.mount_point;
+    let done = detach_all(above.iter().chain([dead]))?;
+    if let (Done::Yes, Ok(seen)) = (&done, sys::see(path)) {
+        sys::settle(seen.fd.as_fd(), dead.propagation).map_err(RecoverError::kernel(Stage::SetPropagation, path))?;
+    }
+    Ok(done)
 }
 
 /// The mount, if it is the visible one, and dead by the kernel's own word now. Who believes it dead looked some time ago, and
@@ -173,6 +196,7 @@ fn put_over<'m>(
     // then takes it from all.
     sys::make_private(seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::SetPropagation, path))?;
     sys::move_over(clone.fd.as_fd(), seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Move, path))?;
+    clone.settle(path)?;
     Ok(Done::Yes)
 }
 
@@ -182,11 +206,26 @@ fn put_over<'m>(
 /// above it.
 fn detach_all<'m>(layers: impl IntoIterator<Item = &'m Mount>) -> Result<Done, RecoverError> {
     for layer in layers {
-        let path = &layer.mount_point;
-        let Some(seen) = dead_at(layer)? else { return Ok(Done::Gone) };
-        sys::detach(seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Detach, path))?;
+        if dead_at(layer)?.is_none() {
+            return Ok(Done::Gone);
+        }
+        // To ask took a while, with another user's ids a process's life: looked at again right before.
+        let target = MountTarget::from(layer);
+        let Looked::Same(seen) = sys::look_at(&target)? else { return Ok(Done::Gone) };
+        detach_seen(&target, &seen)?;
     }
     Ok(Done::Yes)
+}
+
+/// Detaches a mount that was looked at just now. What somebody mounted on it in between would be taken instead
+/// ([`sys::detach`]): that can't be undone, but it is told, and the attempt ends.
+fn detach_seen(target: &MountTarget, seen: &Seen) -> Result<(), RecoverError> {
+    let path = &target.mount_point;
+    sys::detach(seen.fd.as_fd()).map_err(RecoverError::kernel(Stage::Detach, path))?;
+    match sys::look_at(target) {
+        Ok(Looked::Same(_)) => Err(RecoverError::AnotherDetached { path: path.clone() }),
+        Ok(Looked::Gone) | Err(_) => Ok(()),
+    }
 }
 
 fn same_kind(clone: &Clone, seen: &Seen, path: &Path) -> Result<(), RecoverError> {
@@ -214,5 +253,36 @@ fn verify(path: &Path, expected: DeviceNumber, owner: Option<(u32, u32)>) -> Res
         Err(AskError::Owner(errno)) => {
             Err(RecoverError::Kernel { stage: Stage::BecomeOwner, path: path.to_owned(), errno })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mounts::testing::{FuseMount, in_private_namespace, mounts_at};
+
+    /// The look and the detachment in the wrong order by hand: somebody mounts in between.
+    #[test]
+    fn a_mount_that_came_in_between_is_told_if_it_is_taken() {
+        in_private_namespace(|directory| {
+            let FuseMount { mount_point, descriptor, .. } = FuseMount::new(directory, "m");
+            drop(descriptor);
+            let dead = mounts_at(&mount_point).remove(0);
+            let target = MountTarget::from(&dead);
+            let Ok(Looked::Same(seen)) = sys::look_at(&target) else { panic!("it is not there") };
+            let over = FuseMount::over(mount_point.clone(), "fuse.other");
+            let error = detach_seen(&target, &seen).unwrap_err();
+            assert_eq!(error, RecoverError::AnotherDetached { path: mount_point.clone() });
+            assert!(mounts_at(&mount_point).iter().all(|mount| mount.device != over.device), "it was taken");
+
+            // With the look in its place, what came in between is left alone.
+            let over = FuseMount::over(mount_point.clone(), "fuse.other");
+            assert!(matches!(detach_all([&dead]), Ok(Done::Gone)));
+            assert_eq!(mounts_at(&mount_point).len(), 2);
+            nix::mount::umount2(&mount_point, nix::mount::MntFlags::MNT_DETACH).unwrap();
+            drop(over);
+            assert!(matches!(detach_all([&dead]), Ok(Done::Yes)));
+            assert!(mounts_at(&mount_point).is_empty());
+        });
     }
 }

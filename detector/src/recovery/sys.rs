@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags}
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use super::error::{RawErrno, RecoverError, Stage};
+use crate::health;
 use crate::model::{DeviceNumber, Mount, MountFlags, MountId, NamespaceId, Propagation};
 use crate::mounts::mountinfo;
 
@@ -134,10 +135,9 @@ fn is_dead_above(path: &Path) -> bool {
     })
 }
 
-/// What every request on a dead connection is refused with. ECONNREFUSED: FUSE_INIT failed (`fuse_get_req` in fs/fuse/dev.c).
+/// As [`health::is_of_the_dead`].
 pub(crate) fn is_of_the_dead(errno: rustix::io::Errno) -> bool {
-    use rustix::io::Errno;
-    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)
+    health::is_of_the_dead(errno.raw_os_error())
 }
 
 /// Of a path through `/proc/PID/root`, which leads into another mount namespace (proc_pid_root(5)): that link, which has to
@@ -215,7 +215,10 @@ fn move_mount(mount: BorrowedFd<'_>, target: BorrowedFd<'_>, how: MoveMountFlags
 /// Detaches the mount whose root the descriptor names; files that are open in it stay so.
 ///
 /// umount2(2) takes a path only, so it goes through `/proc/self/fd`, which leads to that very mount without walking.
-/// If somebody mounted over it since, the kernel goes on to the topmost mount (measured on Linux 6.18): look right before.
+/// If somebody mounted over it since, the kernel goes on to the topmost mount (`LOOKUP_MOUNTPOINT` in fs/namei.c; measured on
+/// Linux 6.18): look right before, and see afterwards whether it is still there. Nothing names one mount and does the same:
+/// move_mount(2) does name it, but refuses what hangs below a shared mount, and takes along what lies on top;
+/// `MNT_EXPIRE`, which would notice the newcomer, refuses a mount that is in use.
 pub(crate) fn detach(mount: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::mount::unmount(format!("/proc/self/fd/{}", mount.as_raw_fd()), UnmountFlags::DETACH)
 }
@@ -272,11 +275,13 @@ fn propagation_changes(propagation: Propagation) -> &'static [u64] {
     }
 }
 
-/// Gives a clone the flags and the propagation of the mount that it replaces.
+/// Gives a clone the flags and the propagation of the mount that it replaces. An unbindable one stays private until it is in
+/// its place ([`settle`]): below a shared parent the kernel accepts no unbindable mount (`do_move_mount` in fs/namespace.c:
+/// EINVAL), although one that hangs there already can be made so.
 pub(crate) fn dress(clone: BorrowedFd<'_>, like: &Mount) -> Result<(), (Stage, Errno)> {
     let (clear, set) = attributes(like.flags);
     set_attributes(clone, clear, set, 0).map_err(|e| (Stage::SetFlags, e.0))?;
-    for change in propagation_changes(like.propagation) {
+    for change in propagation_changes(Propagation { unbindable: false, ..like.propagation }) {
         set_attributes(clone, 0, 0, *change).map_err(|e| (Stage::SetPropagation, e.0))?;
     }
     Ok(())
@@ -285,7 +290,7 @@ pub(crate) fn dress(clone: BorrowedFd<'_>, like: &Mount) -> Result<(), (Stage, E
 /// A mount that is moved below a shared parent becomes shared itself (`attach_recursive_mnt` in fs/namespace.c; measured on
 /// Linux 6.18), whatever it was before. This gives a mount that was not shared its propagation back; one that was is left in
 /// the group that it now forms with its copies below the parent's peers.
-pub(crate) fn unshare_again(mount: BorrowedFd<'_>, propagation: Propagation) -> Result<(), RawErrno> {
+pub(crate) fn settle(mount: BorrowedFd<'_>, propagation: Propagation) -> Result<(), RawErrno> {
     if propagation.shared.is_some() {
         return Ok(());
     }

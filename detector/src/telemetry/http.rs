@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::metrics::Metrics;
 use super::query::Asker;
-use super::status::Readiness;
+use super::status::{HealingMode, Readiness};
 
 /// How many connections are held. Two kubelet probes, two Prometheus servers and a person with curl make five.
 pub const MAX_CONNECTIONS: usize = 32;
@@ -162,14 +162,21 @@ async fn metrics(State(app): State<App>) -> Response {
 
 async fn livez(State(app): State<App>) -> Response {
     match app.asker.readiness().await {
-        Ok(Readiness::Detecting(_) | Readiness::NotDetecting(_)) => "ok\n".into_response(),
+        Ok(Readiness::Detecting(..) | Readiness::NotDetecting(_)) => "ok\n".into_response(),
         Err(error) => unavailable(error),
     }
 }
 
 async fn readyz(State(app): State<App>) -> Response {
     match app.asker.readiness().await {
-        Ok(Readiness::Detecting(backend)) => format!("ok: detecting by {}\n", backend.as_str()).into_response(),
+        Ok(Readiness::Detecting(backend, healing)) => {
+            let healing = match healing {
+                HealingMode::Off | HealingMode::On => "",
+                // It is ready to detect, and no restart would help: no reason to take it out of service.
+                HealingMode::NoPrivilege => "; healing is not possible: no privilege",
+            };
+            format!("ok: detecting by {}{healing}\n", backend.as_str()).into_response()
+        }
         Ok(Readiness::NotDetecting(reason)) => unavailable(reason),
         Err(error) => unavailable(error),
     }

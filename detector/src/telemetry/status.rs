@@ -24,11 +24,14 @@ pub enum ConnectionState {
     Recovering,
     /// Dead, and no strategy is left to try.
     Failed,
+    /// Nobody could ask, or was to: the policy says to ignore it, say.
+    Unknown,
 }
 
 impl ConnectionState {
     /// Every state, in the order of a connection's life.
-    pub const ALL: [Self; 6] = [Self::Created, Self::Ready, Self::Hung, Self::Dead, Self::Recovering, Self::Failed];
+    pub const ALL: [Self; 7] =
+        [Self::Created, Self::Ready, Self::Hung, Self::Dead, Self::Recovering, Self::Failed, Self::Unknown];
 
     /// What the contract calls a state of the health machine; `None` for a connection that is mounted nowhere any more.
     pub const fn of(state: State) -> Option<Self> {
@@ -52,6 +55,7 @@ impl ConnectionState {
             Self::Dead => "dead",
             Self::Recovering => "recovering",
             Self::Failed => "failed",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -109,11 +113,23 @@ pub struct Loss {
     pub total: u64,
 }
 
+/// What becomes of dead mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum HealingMode {
+    /// Nothing: the policy heals none, or the agent only tells.
+    Off,
+    /// Those that the policy names are healed.
+    On,
+    /// The policy names some, but the agent may not mount: each recovery is given up at once.
+    NoPrivilege,
+}
+
 /// Whether detection works: what `/readyz` tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
     /// It does, in this backend.
-    Detecting(BackendKind),
+    Detecting(BackendKind, HealingMode),
     /// It does not (yet), for this reason.
     NotDetecting(String),
 }
@@ -127,6 +143,8 @@ pub struct Status {
     /// The backend in use; left out when none works.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendKind>,
+    /// What becomes of dead mounts.
+    pub healing: HealingMode,
     /// The hooks of that backend.
     pub hooks: Vec<Hook>,
     /// Every connection.

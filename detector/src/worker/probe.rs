@@ -1,4 +1,5 @@
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 
 use nix::errno::Errno;
 use rustix::fs::{AtFlags, StatxFlags};
@@ -23,6 +24,16 @@ impl From<&Mount> for ProbeTarget {
     }
 }
 
+impl ProbeTarget {
+    /// A mount of another mount namespace, reached through a process that lives there (proc_pid_root(5)).
+    pub fn through(pid: u32, mount: &Mount) -> Self {
+        let mut target = Self::from(mount);
+        let path = mount.mount_point.strip_prefix("/").unwrap_or(&mount.mount_point);
+        target.mount.mount_point = Path::new("/proc").join(pid.to_string()).join("root").join(path);
+        target
+    }
+}
+
 /// What a probe found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeOutcome {
@@ -30,7 +41,7 @@ pub enum ProbeOutcome {
     Alive,
     /// The kernel answered for it.
     Dead {
-        /// ENOTCONN, ECONNABORTED or ECONNREFUSED.
+        /// One of [`crate::health::is_of_the_dead`].
         errno: i32,
     },
     /// The mount is no longer there, or another one hides it.

@@ -62,7 +62,8 @@ struct Look {
 impl Bench {
     fn new(backend: BackendKind, features: Features, policy: &str) -> Self {
         let answers = backend != BackendKind::Portable;
-        let setting = Setting { backend, answers, own: OWN, features, heal: true, vfs_errors: VfsErrors::Auto };
+        let setting =
+            Setting { backend, answers, own: OWN, features, heal: true, may_mount: true, vfs_errors: VfsErrors::Auto };
         let policy = Policy::parse(policy, "policy.yaml").unwrap_or_else(|error| panic!("{error}"));
         Self {
             node: Node::new(setting, policy),

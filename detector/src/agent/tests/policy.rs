@@ -82,6 +82,7 @@ fn who_only_watches_heals_nothing() {
         own: OWN,
         features: Features { beneath: true, unique_id: true },
         heal: false,
+        may_mount: true,
         vfs_errors: VfsErrors::Auto,
     };
     let mut bench = Bench::with(HEAL);
@@ -121,4 +122,43 @@ fn a_strategy_that_can_not_be_carried_out_is_given_up_at_once() {
     let did = bench.probed(connection(45, 1), DEAD);
     assert_eq!(did.told(), ["0:45#1 dead", "0:45#1 recoveryFailed"]);
     assert_eq!((did.failures()[0].1, did.brought()), (None, vec![]));
+}
+
+#[test]
+fn without_the_privilege_to_mount_each_recovery_is_given_up_at_once_and_says_why() {
+    let mut bench = Bench::with(HEAL);
+    let setting = Setting { may_mount: false, ..bench.node.setting };
+    bench.node = Node::new(setting, Policy::parse(HEAL, "policy.yaml").unwrap());
+    bench.look_everywhere();
+    bench.serving(45, "/mnt/a", DAEMON);
+    let did = bench.die(connection(45, 1), DAEMON);
+    assert_eq!((did.told(), did.brought()), (vec!["0:45#1 dead".into(), "0:45#1 recoveryFailed".into()], vec![]));
+    let [(error, retry)] = did.failures()[..] else { panic!("{did:?}") };
+    assert!(error.starts_with("no privilege: CAP_SYS_ADMIN is missing") && retry.is_none(), "{error}");
+}
+
+/// `umount -l` while a file is open, then the daemon ends: nobody suffers, and nothing flaps.
+#[test]
+fn deaths_without_a_mount_are_not_counted_as_flapping() {
+    let mut bench = Bench::with(HEAL);
+    for epoch in 1..=4 {
+        let mount = bench.serving(45, "/mnt/a", DAEMON);
+        bench.unmount(&mount);
+        bench.look();
+        bench.look_everywhere();
+        let id = connection(45, epoch);
+        bench.control(id, true);
+        bench.on(Event::Timer { connection: id, timer: Timer::Settle });
+        assert_eq!(bench.control(id, true).told(), [format!("{id} detached")]);
+        let mut did = bench.kill(DAEMON);
+        did.append(bench.on(Event::Timer { connection: id, timer: Timer::Settle }));
+        did.append(bench.control(id, true));
+        did.append(bench.holders([]));
+        assert_eq!(did.told_of(), ["dead"], "of no mount");
+        bench.on(Event::Timer { connection: id, timer: Timer::Settle });
+        bench.control(id, false);
+    }
+    bench.serving(45, "/mnt/a", DAEMON);
+    let did = bench.die(connection(45, 5), DAEMON);
+    assert_eq!((did.brought(), did.pauses()), (vec!["respawn"], vec![]), "{did:?}");
 }

@@ -39,17 +39,19 @@ fn reported(facts: &Facts) -> Vec<ConnectionReport> {
 }
 
 #[test]
-fn a_connection_is_asked_through_its_own_whole_mount() {
-    let snapshot = facts(vec![
+fn a_connection_is_asked_through_its_own_whole_mount_or_else_through_a_process_elsewhere() {
+    let mut snapshot = facts(vec![
         mount(45, 2, "/container", "/"),
         mount(45, 1, "/part", "/sub"),
         mount(45, 1, "/whole", "/"),
         mount(45, 1, "/whole-too", "/"),
         mount(46, 2, "/elsewhere", "/"),
+        mount(47, 3, "/nobody-lives-there", "/"),
     ])
     .snapshot;
-    let asked: Vec<_> = to_ask(&snapshot).into_values().map(|mount| mount.mount_point.clone()).collect();
-    assert_eq!(asked, [std::path::PathBuf::from("/whole")]);
+    snapshot.namespaces = BTreeMap::from([(NamespaceId(1), 1), (NamespaceId(2), 70)]);
+    let asked: Vec<_> = to_ask(&snapshot).into_values().map(|target| target.mount.mount_point).collect();
+    assert_eq!(asked, [std::path::PathBuf::from("/whole"), "/proc/70/root/elsewhere".into()]);
 }
 
 #[test]
@@ -79,10 +81,10 @@ fn a_connection_that_is_mounted_nowhere_is_listed() {
 fn without_an_answer_only_what_is_certain_is_concluded() {
     let with = |held, attributes, requests| state(Life::NotAsked, Evidence { held, attributes, requests });
     assert_eq!(with(false, true, None), ConnectionState::Dead);
-    assert_eq!(with(false, false, Some(0)), ConnectionState::Created);
+    assert_eq!(with(false, false, Some(0)), ConnectionState::Unknown);
     assert_eq!(with(true, true, Some(0)), ConnectionState::Ready);
-    assert_eq!(with(true, true, Some(1)), ConnectionState::Created);
-    assert_eq!(with(true, true, None), ConnectionState::Created);
+    assert_eq!(with(true, true, Some(1)), ConnectionState::Unknown);
+    assert_eq!(with(true, true, None), ConnectionState::Unknown);
 }
 
 #[test]

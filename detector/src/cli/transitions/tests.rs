@@ -50,7 +50,7 @@ fn failed(retry_in: Option<Duration>) -> TransitionKind {
 
 fn printed(transition: &Transition, painter: Painter) -> String {
     let time: Timestamp = "2026-11-30T02:40:11.123456Z".parse().unwrap();
-    line(transition, &time.to_zoned(TimeZone::UTC), painter)
+    line(transition, &time.to_zoned(TimeZone::UTC), painter, None)
 }
 
 fn plain(transition: &Transition) -> String {
@@ -128,6 +128,39 @@ fn many_mounts_are_counted_and_namespaces_are_not_repeated() {
     let mut many = transition(TransitionKind::Unmounted);
     many.mounts = ["/a", "/a", "/b", "/c", "/d", "/e"].map(mount).to_vec();
     assert!(plain(&many).contains("  /a, /b, /c and 2 more  "), "{}", plain(&many));
+}
+
+const LONG: &str = "/var/lib/kubelet/pods/0e2a/volumes/kubernetes.io~csi/pvc-1/mount";
+
+#[test]
+fn a_long_path_moves_no_column_and_stands_whole_at_the_end() {
+    let long = Transition { mounts: vec![mount(LONG)], ..transition(killed()) };
+    assert_eq!(
+        plain(&long),
+        format!(
+            "02:40:11.123  DEAD        …etes.io~csi/pvc-1/mount  fuse.bindfs of /srv/data  bindfs (812): killed by SIGKILL \
+             from bash (900)  74 µs, 1 request aborted  at {LONG}"
+        )
+    );
+}
+
+#[test]
+fn a_terminal_gets_no_line_that_it_would_break() {
+    let long = Transition { mounts: vec![mount(LONG)], ..transition(killed()) };
+    let time: Timestamp = "2026-11-30T02:40:11.123456Z".parse().unwrap();
+    let on_terminal = |width| line(&long, &time.to_zoned(TimeZone::UTC), Painter::PLAIN, Some(width));
+    let indent = " ".repeat(26);
+    assert_eq!(
+        on_terminal(100),
+        format!(
+            "02:40:11.123  DEAD        …etes.io~csi/pvc-1/mount  fuse.bindfs of /srv/data\n\
+             {indent}bindfs (812): killed by SIGKILL from bash (900)  74 µs, 1 request aborted\n\
+             {indent}at {LONG}"
+        )
+    );
+    assert_eq!(on_terminal(400), plain(&long));
+    // Too narrow for any part: each has a line.
+    assert_eq!(on_terminal(20).lines().count(), 5);
 }
 
 #[test]

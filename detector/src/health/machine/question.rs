@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{Effects, Machine};
 use crate::health::evidence::{Cause, Moment};
-use crate::health::input::{Effect, ExitSource, Origin, ProbeOutcome, State, Timer};
+use crate::health::input::{Effect, ExitSource, Origin, ProbeOutcome, State, Timer, is_of_the_dead};
 use crate::model::{Boottime, Process, Reason};
 
 /// How long a death that nothing violent explains is held back: libfuse, and the helper of its `auto_unmount`, close the
@@ -89,7 +89,7 @@ impl Machine {
         match self.evidence.cause(GRACE) {
             Some(cause) if self.state == State::Detached && cause.certain => self.die(cause, effects),
             _ if self.state == State::Detached => self.look_soon(effects),
-            _ if self.in_question() => self.found_dead(at, false, effects),
+            _ if self.in_question() => self.found_dead(at, false, false, effects),
             _ => {}
         }
     }
@@ -159,8 +159,8 @@ impl Machine {
             return;
         }
         match outcome {
-            ProbeOutcome::Dead { errno: libc::ENOTCONN | libc::ECONNABORTED } => {
-                return self.found_dead(at, first_look, effects);
+            ProbeOutcome::Dead { errno } if is_of_the_dead(errno) => {
+                return self.found_dead(at, first_look, errno == libc::ECONNREFUSED, effects);
             }
             ProbeOutcome::Alive => self.found_alive(now, before, effects),
             ProbeOutcome::Gone => {
@@ -191,13 +191,18 @@ impl Machine {
         self.serves(effects);
     }
 
-    fn found_dead(&mut self, at: Boottime, first_look: bool, effects: &mut Effects) {
+    /// `refused`: FUSE_INIT was answered with an error, or with nothing that the kernel understands.
+    fn found_dead(&mut self, at: Boottime, first_look: bool, refused: bool, effects: &mut Effects) {
         let cause = self.evidence.cause(GRACE);
         let held = self.question.held;
         let due = first_look || held.is_some_and(|held| held.due);
         if due || cause.as_ref().is_some_and(|cause| cause.certain) {
             let moment = held.map(|held| Moment { at: held.since, stamped: false });
-            self.die(cause.unwrap_or(Cause::unknown(moment)), effects);
+            let mut cause = cause.unwrap_or(Cause::unknown(moment));
+            if refused && cause.reason == Reason::Unknown {
+                cause.reason = Reason::NeverInitialised;
+            }
+            self.die(cause, effects);
         } else if held.is_none() {
             self.question.held = Some(Held { since: at, due: false });
             self.timers.disarm(Timer::Retry, effects);
@@ -210,7 +215,7 @@ impl Machine {
         held.due = true;
         let since = held.since;
         if self.evidence.is_severed() {
-            self.found_dead(since, false, effects);
+            self.found_dead(since, false, false, effects);
         } else {
             self.ask(effects);
         }

@@ -345,3 +345,17 @@ fn a_late_sighting_does_not_revive_a_daemon() {
     bench.on(seen(DAEMON));
     assert_eq!(death(bench.aborted(DAEMON, true, None)), killed_reason());
 }
+
+#[test]
+fn a_connection_whose_init_failed_is_dead_and_was_never_initialised() {
+    for origin in [Origin::Seen, Origin::Found] {
+        let id = ConnectionId { device: DeviceNumber { major: 0, minor: 45 }, epoch: 1 };
+        let mut bench = Bench { machine: Machine::new(id, origin), now: Boottime(1_000_000_000) };
+        bench.on(mounts(1, true));
+        let at = bench.now;
+        assert_eq!(bench.on(Input::AccessFailed { at }), [Effect::Probe]);
+        let outcome = ProbeOutcome::Dead { errno: libc::ECONNREFUSED };
+        let found = bench.on(Input::Probed { outcome, at, first_look: true });
+        assert_eq!(death(found), Reason::NeverInitialised);
+    }
+}

@@ -111,6 +111,10 @@ impl Problem {
         }
     }
 
+    /// What [`Self::reason`] gives of those that are of the moment: the others are no losses.
+    pub const REASONS: [&str; 5] =
+        ["proc_unreadable", "own_table_unreadable", "namespace_unknown", "table_unreadable", "line_malformed"];
+
     /// As the metrics' label `reason` writes it.
     pub const fn reason(&self) -> &'static str {
         match self {

@@ -120,6 +120,7 @@ fn launch_and_serve(
     tell(channel, &FromGuardian::Isolated { namespace }, &place)?;
     clear_away(job)?;
     let known = shed_others(job)?;
+    let before = known.clone();
     let children = watch_children(&place)?;
     let stderr = Stderr::new().map_err(RecoverError::kernel(Stage::Launch, &place))?;
     let child::Started { child, name, notes } =
@@ -148,7 +149,7 @@ fn launch_and_serve(
     for (dead, error) in missing {
         tell_missing(channel, dead, &error, &place)?;
     }
-    serve(channel, replacements)
+    serve(channel, replacements, &before)
 }
 
 fn tell_arrivals(
@@ -271,7 +272,7 @@ fn tell(channel: &Channel, message: &FromGuardian, place: &Path) -> Result<(), R
 }
 
 /// Hands out clones until the worker has done its part.
-fn serve(channel: &Channel, replacements: &[Held]) -> Result<(), RecoverError> {
+fn serve(channel: &Channel, replacements: &[Held], before: &HashSet<MountId>) -> Result<(), RecoverError> {
     loop {
         // The end of the worker, in whatever way, is the end of what was launched for it, unless that is in use.
         let (request, _) = channel.receive::<ToGuardian>().map_err(|_| RecoverError::GivenUp)?;
@@ -284,7 +285,10 @@ fn serve(channel: &Channel, replacements: &[Held]) -> Result<(), RecoverError> {
                 }
                 .map_err(|_| RecoverError::GivenUp)?;
             }
-            ToGuardian::Release => return Ok(()),
+            ToGuardian::Release => {
+                unwanted(before).iter().for_each(detach_own);
+                return Ok(());
+            }
         }
     }
 }
@@ -299,6 +303,14 @@ fn clone_part(
         Some(Held { mount, seen, .. }) => heal::clone_part(seen, mount.owner_only(), relative, mount_point),
         None => Err(RecoverError::ReplacementGone { path: mount_point.to_owned() }),
     }
+}
+
+/// What the program mounted in nobody's place: somebody unmounted that one before the daemon died, and wants none. It would
+/// stay here, unseen, for as long as the daemon lives. What came from the host is a slave of the host's, and follows it.
+fn unwanted(before: &HashSet<MountId>) -> Vec<Mount> {
+    // An unreadable table costs nothing but what has been so far: the mounts stay.
+    let now = own_mounts().unwrap_or_default();
+    now.into_iter().filter(|mount| !before.contains(&mount.id) && mount.propagation.master.is_none()).collect()
 }
 
 /// Takes away the mount that the daemon made in this namespace, so that an unmount on the host is the last one and ends the

@@ -30,6 +30,7 @@ fn status_value() -> Status {
     Status {
         version: "0.1.0",
         backend: Some(BackendKind::Portable),
+        healing: HealingMode::NoPrivilege,
         hooks: vec![Hook { name: "pidfd", backend: BackendKind::Portable, attached: true }],
         connections: Vec::new(),
         losses: vec![Loss { stage: "output", reason: "closed", total: 3 }],
@@ -62,7 +63,7 @@ async fn start(readiness: Readiness) -> Server {
 }
 
 async fn detecting() -> Server {
-    start(Readiness::Detecting(BackendKind::Portable)).await
+    start(Readiness::Detecting(BackendKind::Portable, HealingMode::NoPrivilege)).await
 }
 
 async fn exchange(server: &Server, request: &str) -> String {
@@ -98,7 +99,8 @@ async fn readiness_is_told_apart_from_life() {
     assert_eq!(get_path(&server, "/livez").await.0, 200);
     let (code, _, body) = get_path(&server, "/readyz").await;
     assert_eq!((code, body.as_str()), (503, "no /proc\n"));
-    assert_eq!(get_path(&detecting().await, "/readyz").await.0, 200);
+    let (code, _, body) = get_path(&detecting().await, "/readyz").await;
+    assert_eq!((code, body.as_str()), (200, "ok: detecting by portable; healing is not possible: no privilege\n"));
 }
 
 #[tokio::test]
@@ -111,6 +113,7 @@ async fn status_is_json() {
         serde_json::json!({
             "version": "0.1.0",
             "backend": "portable",
+            "healing": "noPrivilege",
             "hooks": [{"name": "pidfd", "backend": "portable", "attached": true}],
             "connections": [],
             "losses": [{"stage": "output", "reason": "closed", "total": 3}],

@@ -98,6 +98,12 @@ pub const REASONS: [&str; 9] = [
     "unknown",
 ];
 
+/// Every value of the label `outcome`.
+pub const OUTCOMES: [&str; 3] = ["recovered", "failed", "gaveUp"];
+
+/// The errors of applications that are counted.
+pub const VFS_ERRNOS: [i32; 2] = [libc::ENOTCONN, libc::ECONNABORTED];
+
 const fn metric(
     name: &'static str,
     kind: Kind,
@@ -119,8 +125,8 @@ pub const CONNECTIONS: Description = metric(
     None,
     &["state"],
     "FUSE connections by state",
-    "`state` is `created`, `ready`, `hung`, `dead`, `recovering` or `failed`; all six are always there. Alert on `hung`, \
-     `dead` and `failed` above 0.",
+    "`state` is `created`, `ready`, `hung`, `dead`, `recovering`, `failed` or `unknown`; all seven are always there. Alert \
+     on `hung`, `dead` and `failed` above 0. Those that the policy ignores are asked by nobody: most of them are `unknown`.",
 );
 /// Deaths.
 pub const FAILURES: Description = metric(
@@ -129,7 +135,7 @@ pub const FAILURES: Description = metric(
     None,
     &["reason", "fs_type"],
     "Connections that died while something was mounted from them",
-    "`reason` is the contract's `reason.kind`; all begin at 0 when a file system type is first met. Clean unmounts are not counted, nor is the death of a connection whose \
+    "`reason` is the contract's `reason.kind`; all begin at 0 when a file system type is first met, those of `fuse` with the agent. Clean unmounts are not counted, nor is the death of a connection whose \
      last mount was detached before.",
 );
 /// Attempts at recovery.
@@ -139,7 +145,7 @@ pub const RECOVERIES: Description = metric(
     None,
     &["strategy", "outcome"],
     "Attempts to recover a dead connection",
-    "`outcome` is `recovered` (verified), `failed` (will be tried again) or `gaveUp`.",
+    "`outcome` is `recovered` (verified), `failed` (will be tried again) or `gaveUp`; all begin at 0 with the agent.",
 );
 /// Kernel event to decision.
 pub const DETECTION: Description = metric(

@@ -26,6 +26,8 @@ use self::describe::Description;
 use self::monotonic::Monotonic;
 use super::status::{ConnectionGauges, Gauges, Hook, Loss, RequestErrors};
 use crate::model::{ConnectionId, DeviceNumber, Recovery, Transition, TransitionKind};
+use crate::mounts::Problem;
+use crate::recovery::Strategy;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FailureLabels {
@@ -130,11 +132,31 @@ impl Metrics {
         register(registry, &describe::EVENTS_LOST, inner.events_lost.clone());
         register(registry, &describe::HOOK_ATTACHED, inner.hook_attached.clone());
         register(registry, &describe::BUILD, build);
-        Self { inner: Arc::new(inner) }
+        let metrics = Self { inner: Arc::new(inner) };
+        metrics.begin();
+        metrics
+    }
+
+    /// Series whose labels are known begin at 0 with the agent: `increase()` does not see a series that begins at 1. A file
+    /// system type is met with its first connection: until then that of daemons without a subtype stands for all.
+    fn begin(&self) {
+        for strategy in Strategy::ALL {
+            for outcome in describe::OUTCOMES {
+                let labels = RecoveryLabels { strategy: strategy.as_str(), outcome };
+                drop(self.inner.recoveries.get_or_create(&labels));
+            }
+        }
+        for reason in Problem::REASONS {
+            self.lost("mounts", reason, 0);
+        }
+        self.begin_type("fuse");
     }
 
     /// Counts a transition. A death that no mount suffers from (after `umount -l`) is no failure.
     pub fn transition(&self, transition: &Transition) {
+        if let Some(fs_type) = &transition.fs_type {
+            self.begin_type(fs_type);
+        }
         match &transition.kind {
             TransitionKind::Dead(reason) if !transition.mounts.is_empty() => {
                 let fs_type = self.fs_type(transition.fs_type.as_deref());
@@ -220,15 +242,19 @@ impl Metrics {
         }
     }
 
-    /// Series of failures begin at 0 when a scrape first meets a file system type: `increase()` does not see a series
-    /// that begins at 1.
+    /// Those of a type that is met at a scrape, or by a transition, begin at 0, too.
     fn begin_failures(&self, connections: &[ConnectionGauges]) {
         let fs_types: BTreeSet<&str> = connections.iter().map(|connection| connection.fs_type.as_str()).collect();
-        for fs_type in fs_types {
-            let fs_type = self.fs_type(Some(fs_type));
-            for reason in describe::REASONS {
-                drop(self.inner.failures.get_or_create(&FailureLabels { reason, fs_type: fs_type.clone() }));
-            }
+        fs_types.into_iter().for_each(|fs_type| self.begin_type(fs_type));
+    }
+
+    fn begin_type(&self, fs_type: &str) {
+        for errno in describe::VFS_ERRNOS {
+            self.vfs_error(errno, Some(fs_type), 0);
+        }
+        let fs_type = self.fs_type(Some(fs_type));
+        for reason in describe::REASONS {
+            drop(self.inner.failures.get_or_create(&FailureLabels { reason, fs_type: fs_type.clone() }));
         }
     }
 

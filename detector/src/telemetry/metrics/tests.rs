@@ -265,3 +265,42 @@ fn a_number_that_two_connections_have_is_its_latest() {
     let sample = r#"fuse_detector_requests_in_flight{connection="0:45",fs_type="fuse.bindfs"}"#;
     assert_eq!(parsed.value(sample), 0.0);
 }
+
+#[test]
+fn what_can_happen_first_begins_at_zero() {
+    let metrics = Metrics::new();
+    let at_start = Parsed::of(&metrics.encode(Gauges::default()).unwrap());
+    for sample in [
+        r#"fuse_detector_recoveries_total{strategy="respawn",outcome="recovered"}"#,
+        r#"fuse_detector_recoveries_total{strategy="rebind",outcome="gaveUp"}"#,
+        r#"fuse_detector_failures_total{reason="signal",fs_type="fuse"}"#,
+        r#"fuse_detector_vfs_errors_total{errno="ENOTCONN",fs_type="fuse"}"#,
+        r#"fuse_detector_events_lost_total{stage="mounts",reason="proc_unreadable"}"#,
+    ] {
+        assert_eq!(at_start.value(sample), 0.0, "{sample}");
+    }
+    // A type is met with the first that is told of it.
+    metrics.transition(&transition(TransitionKind::Ready));
+    let met = Parsed::of(&metrics.encode(Gauges::default()).unwrap());
+    assert_eq!(met.value(r#"fuse_detector_failures_total{reason="oom",fs_type="fuse.bindfs"}"#), 0.0);
+    assert_eq!(met.value(r#"fuse_detector_vfs_errors_total{errno="ECONNABORTED",fs_type="fuse.bindfs"}"#), 0.0);
+}
+
+#[test]
+fn the_losses_of_looks_are_all_described() {
+    use crate::mounts::Problem;
+    let error = || std::io::Error::other("x");
+    let namespace = NamespaceId(1);
+    let all = [
+        Problem::Proc(error()),
+        Problem::Own(error()),
+        Problem::Denied { processes: 1, first: 1 },
+        Problem::Namespace { pid: 1, source: error() },
+        Problem::MountTable { namespace, pid: 1, source: error() },
+        Problem::PartialView { namespace, pid: 1 },
+        Problem::UniqueIds(error()),
+    ];
+    for problem in all {
+        assert_eq!(problem.is_of_the_moment(), Problem::REASONS.contains(&problem.reason()), "{problem}");
+    }
+}
