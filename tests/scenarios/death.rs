@@ -161,7 +161,8 @@ fn applications_never_see_the_bare_directory(sandbox: &Sandbox) {
     }
     let report = reader.stop();
     assert!(report.good > 0 && !report.dead.is_empty(), "{report:?}");
-    assert_eq!(agent.seen_until_sentinel(|event| event.is("dead", &path)).len(), ROUNDS);
+    let told = agent.seen_until_sentinel(|event| event.is("dead", &path));
+    assert_eq!(told.len(), ROUNDS, "{told:#?}");
 }
 
 /// S17: the kernel answers stat from its cache as if nothing had happened.

@@ -19,10 +19,29 @@ struct Step {
 /// Here a backend that does not work fails the tests, which elsewhere would skip what needs it.
 const ENVIRONMENT: (&str, &str) = ("FUSE_DETECTOR_EXPECT_BACKENDS", "tracepoint,portable");
 
+/// A few scenarios in a virtual machine, with either backend: the whole matrix takes hours.
+const ANOTHER_KERNEL: &[&str] = &[
+    "xtask",
+    "vm",
+    "--kernel",
+    "6.12",
+    "--lockdown",
+    "off",
+    "--deadline",
+    "600",
+    "--scenario",
+    "death::sigkill::",
+    "--scenario",
+    "recovery::binds_keep_root_and_flags::",
+    "--scenario",
+    "unmounting::umount::",
+];
+
 const STEPS: &[Step] = &[
     Step { name: "format", arguments: &["fmt", "--all", "--check"] },
     Step { name: "clippy", arguments: &["clippy", "--all-targets", "--", "--deny", "warnings"] },
     Step { name: "tests", arguments: &["xtask", "test"] },
+    Step { name: "another kernel", arguments: ANOTHER_KERNEL },
     Step { name: "kernel objects", arguments: &["xtask", "build-ebpf", "--check"] },
     Step { name: "reference", arguments: &["xtask", "docs", "--check"] },
 ];

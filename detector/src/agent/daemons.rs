@@ -1,6 +1,7 @@
 //! Who serves which connection: learnt from replies, from fdinfo, forgotten at their end.
 
 use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::connection::Connection;
@@ -92,7 +93,7 @@ impl Node {
         self.exited(pid, at, ExitSource::Pidfd, end.as_ref());
         self.processes.remove(&pid);
         self.actions.push(Action::ForgetProcess(pid));
-        if self.candidates.remove(&pid) {
+        if self.candidates.remove(&pid).is_some() {
             for id in self.without_daemon() {
                 self.push(id, Input::AccessFailed { at });
             }
@@ -104,6 +105,7 @@ impl Node {
         if let Some(record) = record.filter(|record| is_launched_for(record, self.setting.own)) {
             self.disown(record.mount_namespace);
         }
+        self.candidate_known(pid, record);
         let Some(watched) = self.processes.get_mut(&pid) else { return };
         watched.being_read = false;
         let served: Vec<_> = watched.serves.iter().copied().collect();
@@ -141,10 +143,12 @@ impl Node {
         let unattributed = holders.unattributed;
         if let Some(device) = self.without_daemon().first().map(|id| id.device) {
             for pid in unattributed {
-                if self.candidates.insert(pid) {
-                    self.actions.push(Action::WatchProcess { pid, device });
+                if let Entry::Vacant(unknown) = self.candidates.entry(pid) {
+                    unknown.insert(None);
+                    self.actions.extend([Action::WatchProcess { pid, device }, Action::Remember(pid)]);
                 }
             }
+            self.attribute();
         }
     }
 

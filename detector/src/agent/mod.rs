@@ -5,6 +5,7 @@
 //! event like any other.
 
 mod answers;
+mod candidates;
 mod connection;
 mod daemons;
 mod event;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::candidates::Candidate;
 use super::connection::Connection;
 use super::daemons::{HoldersAsked, Watched};
 use super::event::{Action, Event, Scope};
@@ -67,8 +68,9 @@ pub struct Node {
     epochs: HashMap<DeviceNumber, u64>,
     /// The daemons that are watched, and what they serve.
     pub(super) processes: HashMap<u32, Watched>,
-    /// Processes that hold a descriptor of some connection, nobody knows which (no `fuse_connection` in fdinfo).
-    pub(super) candidates: HashSet<u32>,
+    /// Processes that hold a descriptor of some connection, nobody knows which (no `fuse_connection` in fdinfo), and how
+    /// they were started, once that is read.
+    pub(super) candidates: HashMap<u32, Option<Candidate>>,
     pub(super) namespaces: BTreeMap<NamespaceId, u32>,
     /// Those that were made for daemons that the agent started. What propagates there is nobody's mount.
     pub(super) private: HashMap<NamespaceId, Boottime>,
@@ -107,7 +109,7 @@ impl Node {
             current: HashMap::new(),
             epochs: HashMap::new(),
             processes: HashMap::new(),
-            candidates: HashSet::new(),
+            candidates: HashMap::new(),
             namespaces: BTreeMap::new(),
             private: HashMap::new(),
             isolating: HashSet::new(),

@@ -121,7 +121,11 @@ struct Clone {
 fn dressed_clone(source: &mut dyn CloneSource, relative: &Path, dead: &Mount) -> Result<Clone, RecoverError> {
     let path = &dead.mount_point;
     let (fd, is_directory) = source.clone_part(relative, path)?;
-    sys::dress(fd.as_fd(), dead).map_err(|(stage, errno)| RecoverError::Kernel { stage, path: path.clone(), errno })?;
+    let fd = sys::dress(fd, is_directory, dead).map_err(|(stage, errno)| RecoverError::Kernel {
+        stage,
+        path: path.clone(),
+        errno,
+    })?;
     Ok(Clone { fd, is_directory, propagation: dead.propagation })
 }
 

@@ -7,6 +7,7 @@
 
 mod backoff;
 mod choose;
+mod dress;
 mod error;
 mod features;
 mod flapping;

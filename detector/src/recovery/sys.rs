@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
+use super::dress;
 use super::error::{RawErrno, RecoverError, Stage};
 use crate::health;
 use crate::model::{DeviceNumber, Mount, MountFlags, MountId, NamespaceId, Propagation};
@@ -275,16 +276,22 @@ fn propagation_changes(propagation: Propagation) -> &'static [u64] {
     }
 }
 
-/// Gives a clone the flags and the propagation of the mount that it replaces. An unbindable one stays private until it is in
-/// its place ([`settle`]): below a shared parent the kernel accepts no unbindable mount (`do_move_mount` in fs/namespace.c:
-/// EINVAL), although one that hangs there already can be made so.
-pub(crate) fn dress(clone: BorrowedFd<'_>, like: &Mount) -> Result<(), (Stage, Errno)> {
+/// Gives a clone the flags and the propagation of the mount that it replaces: the same clone or, before Linux 5.12, another.
+/// An unbindable one stays private until it is in its place ([`settle`]): below a shared parent the kernel accepts no
+/// unbindable mount (`do_move_mount` in fs/namespace.c: EINVAL), although one that hangs there already can be made so.
+pub(crate) fn dress(clone: OwnedFd, is_directory: bool, like: &Mount) -> Result<OwnedFd, (Stage, Errno)> {
     let (clear, set) = attributes(like.flags);
-    set_attributes(clone, clear, set, 0).map_err(|e| (Stage::SetFlags, e.0))?;
-    for change in propagation_changes(Propagation { unbindable: false, ..like.propagation }) {
-        set_attributes(clone, 0, 0, *change).map_err(|e| (Stage::SetPropagation, e.0))?;
+    let changes = propagation_changes(Propagation { unbindable: false, ..like.propagation });
+    match set_attributes(clone.as_fd(), clear, set, 0) {
+        Err(RawErrno(Errno::ENOSYS)) => {
+            return dress::through_namespace(clone.as_fd(), is_directory, like.flags, changes);
+        }
+        done => done.map_err(|e| (Stage::SetFlags, e.0))?,
     }
-    Ok(())
+    for change in changes {
+        set_attributes(clone.as_fd(), 0, 0, *change).map_err(|e| (Stage::SetPropagation, e.0))?;
+    }
+    Ok(clone)
 }
 
 /// A mount that is moved below a shared parent becomes shared itself (`attach_recursive_mnt` in fs/namespace.c; measured on
@@ -294,12 +301,21 @@ pub(crate) fn settle(mount: BorrowedFd<'_>, propagation: Propagation) -> Result<
     if propagation.shared.is_some() {
         return Ok(());
     }
-    propagation_changes(propagation).iter().try_for_each(|change| set_attributes(mount, 0, 0, *change))
+    propagation_changes(propagation).iter().try_for_each(|change| set_propagation(mount, *change))
 }
 
 /// Takes a mount out of its peer group, so that what is mounted on it appears nowhere else.
 pub(crate) fn make_private(mount: BorrowedFd<'_>) -> Result<(), RawErrno> {
-    set_attributes(mount, 0, 0, libc::MS_PRIVATE)
+    set_propagation(mount, libc::MS_PRIVATE)
+}
+
+/// Of a mount that hangs in its place.
+fn set_propagation(mount: BorrowedFd<'_>, change: u64) -> Result<(), RawErrno> {
+    match set_attributes(mount, 0, 0, change) {
+        // Before Linux 5.12.
+        Err(RawErrno(Errno::ENOSYS)) => Ok(dress::set_propagation(mount, change)?),
+        done => done,
+    }
 }
 
 fn set_attributes(mount: BorrowedFd<'_>, clear: u64, set: u64, propagation: u64) -> Result<(), RawErrno> {

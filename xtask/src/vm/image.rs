@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -42,6 +42,7 @@ impl Base {
         tree.file("etc/group", GROUP.as_bytes())?;
         tree.file("etc/fuse.conf", b"user_allow_other\n")?;
         tree.copy(busybox, "bin/busybox")?;
+        tree.link("etc/mtab", "/proc/self/mounts")?;
         // The kernel calls it by this path (kernel.modprobe).
         tree.link("sbin/modprobe", "/bin/busybox")?;
         for program in &programs.binaries {
@@ -56,12 +57,11 @@ impl Base {
         Ok(Self(tree.archive.finish()?))
     }
 
-    /// With a kernel's modules and a job, a shell script, in a file for QEMU.
+    /// With a kernel's modules and a job, a shell script.
     ///
     /// # Errors
     /// What can't be read or written.
-    pub fn write(&self, kernel: &Kernel, job: &str, target: &Path) -> Result<()> {
-        let mut output = BufWriter::new(File::create(target).context("cannot make the initial file system")?);
+    pub fn write(&self, kernel: &Kernel, job: &str, mut output: &File) -> Result<()> {
         output.write_all(&self.0)?;
         let mut tree = Tree { archive: Archive::new(Vec::new()), directories: BTreeSet::new() };
         tree.file("job", job.as_bytes())?;
@@ -72,8 +72,7 @@ impl Base {
             let name = file.strip_prefix(&modules).context("not below the modules")?;
             tree.copy(&file, &format!("{place}/{}", name.display()))?;
         }
-        output.write_all(&tree.archive.finish()?)?;
-        output.flush().context("cannot write the initial file system")
+        output.write_all(&tree.archive.finish()?).context("cannot write the initial file system")
     }
 }
 

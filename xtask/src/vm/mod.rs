@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 use self::apt::Apt;
 use self::image::Base;
 use self::kernel::{Kernel, Series};
-use self::machine::Machine;
+use self::machine::{Machine, memory_file};
 use crate::{packages, workspace};
 
 /// Options of `vm`.
@@ -87,10 +87,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let kernels = chosen.into_iter().map(|series| Ok((series, Kernel::get(series, options.refresh)?)));
     let kernels = kernels.collect::<Result<Vec<_>>>()?;
     let programs = programs::build()?;
-    let scratch = tempfile::Builder::new().prefix("fuse-detector-").tempdir().context("no scratch directory")?;
     let bench = Bench {
         base: Base::pack(&programs, &programs::tools()?, &busybox()?)?,
-        scratch: scratch.path().to_owned(),
         deadline: Duration::from_secs(options.deadline),
     };
     let boots = kernels.iter().flat_map(|(series, kernel)| {
@@ -108,7 +106,6 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 /// What all machines have in common.
 struct Bench {
     base: Base,
-    scratch: PathBuf,
     deadline: Duration,
 }
 
@@ -126,14 +123,13 @@ impl Boot<'_> {
 
     /// Boots and runs the job, a shell script, to its end: its exit code.
     fn run(&self, bench: &Bench, job: &str, line: impl FnMut(&str)) -> Result<i32> {
-        let (image, console) = (bench.scratch.join("image"), bench.scratch.join("console"));
+        let image = memory_file("image")?;
         bench.base.write(self.kernel, job, &image)?;
         let machine = Machine {
             kernel: self.kernel.image(),
             image: &image,
             parameters: if self.locked { "lockdown=confidentiality" } else { "" },
             deadline: bench.deadline,
-            console: &console,
         };
         println!("==> {} ({})", self.name(), self.kernel.release);
         machine.run(line)

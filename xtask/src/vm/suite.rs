@@ -1,5 +1,6 @@
 //! The scenarios as a job for a virtual machine, and what became of each.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::process::Command;
 use std::time::Duration;
@@ -17,7 +18,7 @@ const DONE_MARKER: &str = "fuse-detector-vm done: ";
 const KILLED: &str = "137";
 
 /// The machine is emulated and has two processors at best: what waits for something waits so many times longer.
-const PATIENCE_FACTOR: u32 = 6;
+const PATIENCE_FACTOR: u32 = 5;
 
 /// How many mounts the scenario with hundreds of them has here: an emulated machine takes minutes for those.
 const MASS: u32 = 40;
@@ -98,6 +99,7 @@ pub fn job(tests: &[Test], expected: &[&str]) -> String {
     let mut script = format!(
         "export FUSE_DETECTOR_PATIENCE={PATIENCE_FACTOR} FUSE_DETECTOR_MASS={MASS}\n\
          export FUSE_DETECTOR_EXPECT_BACKENDS={}\n\
+         export FUSE_DETECTOR_DOCTOR=/run/doctor; mkdir /run/doctor\n\
          run() {{\n\
              echo \"{BEGIN_MARKER}$1 $2\"\n\
              timeout -s KILL {} {HOME}/deps/$1 --exact $2 --nocapture --test-threads 1 2>&1\n\
@@ -109,6 +111,10 @@ pub fn job(tests: &[Test], expected: &[&str]) -> String {
         expected.join(","),
         SCENARIO_DEADLINE.as_secs()
     );
+    for backend in tests.iter().filter_map(Test::backend).collect::<BTreeSet<_>>() {
+        script +=
+            &format!("fuse-detector doctor --output json --backend {backend} >/run/doctor/{backend}.json </dev/null\n");
+    }
     for test in tests {
         script += &format!("run {} {}\n", test.program, test.name);
     }

@@ -99,6 +99,29 @@ fn candidates_are_watched_and_their_end_is_a_hint() {
 }
 
 #[test]
+fn a_candidate_that_names_the_mount_point_is_the_daemon() {
+    let mut bench = Bench::portable("rules: []");
+    bench.found();
+    bench.mount(46, "/mnt/b");
+    bench.look();
+    let unattributed = vec![813, 814, 815];
+    bench.on(Event::HoldersFound(Found { began: bench.now, by_connection: BTreeMap::new(), unattributed }));
+    let daemons = |bench: &Bench| {
+        [45, 46].map(|minor| bench.node.connections[&connection(minor, 1)].daemon.clone().map(|known| known.pid))
+    };
+    bench.remembered(813, "testfs source /mnt/a");
+    assert_eq!(daemons(&bench), [None, None], "others may name it, too");
+    bench.remembered(814, "testfs /mnt/b");
+    bench.remembered(815, "testfs /mnt/b");
+    assert_eq!(daemons(&bench), [Some(813), None], "one of the two is a child of the other, who knows which");
+    let at = bench.now;
+    bench.on(Event::ProcessEnded { pid: 814, status: None, at });
+    let unattributed = vec![813, 815];
+    bench.on(Event::HoldersFound(Found { began: bench.now, by_connection: BTreeMap::new(), unattributed }));
+    assert_eq!(daemons(&bench), [Some(813), Some(815)]);
+}
+
+#[test]
 fn a_daemon_is_watched_until_its_last_connection_is_gone() {
     let mut bench = Bench::with("rules: []");
     let first = bench.serving(45, "/mnt/a", DAEMON);
