@@ -16,6 +16,7 @@ mod proc;
 mod ready;
 mod record;
 mod scan;
+mod stalled;
 mod sys;
 #[cfg(test)]
 mod testing;
@@ -30,4 +31,5 @@ pub use mountinfo::ChildMount;
 pub use proc::comm;
 pub use record::{CgroupMembership, Credentials, DaemonRecord, Limit, RecordError, remember};
 pub use scan::{NamespaceMounts, Problem, Scanner, Snapshot, own_namespace};
+pub use stalled::stall_cause;
 pub use watch::MountWatch;

@@ -17,6 +17,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::time::Duration;
 
 use self::pattern::Pattern;
 
@@ -88,6 +89,12 @@ impl Policy {
     pub fn decide(&self, subject: &Subject<'_>) -> &Decision {
         let rule = self.rules.iter().find(|rule| rule.matches.matches(subject));
         rule.map_or(&self.defaults, |rule| &rule.decision)
+    }
+
+    /// The shortest time after which anything is said to hang.
+    pub fn shortest_hung_after(&self) -> Duration {
+        let rules = self.rules.iter().map(|rule| rule.decision.hung_after);
+        rules.fold(self.defaults.hung_after, Duration::min)
     }
 
     /// How many rules there are.
