@@ -37,6 +37,7 @@ const DAEMON_EXITED: u32 = 4;
 const CALL_FAILED: u32 = 5;
 const FORCED_UNMOUNT: u32 = 6;
 const ABORTED: u32 = 7;
+const BUSY: u32 = 8;
 
 /// What a record says. `at` is CLOCK_BOOTTIME in nanoseconds, `device` the connection's number (kernel `dev_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,13 @@ pub enum Record {
         flags: u32,
         /// From which function.
         path: AbortPath,
+    },
+    /// Some connection has a request on its way, the first one since the agent asked to be told.
+    Busy {
+        /// When.
+        at: u64,
+        /// Which connection.
+        device: u32,
     },
     /// A call on a file of a dead connection failed.
     CallFailed {
@@ -182,6 +190,7 @@ impl From<Record> for Wire {
             Record::Aborted { at, device, by, flags, path } => {
                 Self { value: flags.cast_signed(), detail: path as i32, ..Self::of(ABORTED, device, at, by) }
             }
+            Record::Busy { at, device } => Self::of(BUSY, device, at, Task { tgid: 0, comm: [0; COMM_LEN] }),
             Record::CallFailed { at, device, process, errno, descriptor } => Self {
                 value: errno.cast_signed(),
                 detail: or_minus_one(descriptor),
@@ -223,7 +232,7 @@ impl TryFrom<&[u8]> for Record {
         let at = u64::from_ne_bytes(fields.take()?);
         let (process, other) = (fields.task()?, fields.task()?);
         let (value, detail) = (fields.number()?, fields.number()?);
-        if process.tgid == 0 && !matches!(kind, REQUESTS_ABORTED | ABORTED) {
+        if process.tgid == 0 && !matches!(kind, REQUESTS_ABORTED | ABORTED | BUSY) {
             return Err(Malformed::Field("process"));
         }
         Ok(match kind {
@@ -246,6 +255,7 @@ impl TryFrom<&[u8]> for Record {
                 let path = *path.ok_or(Malformed::Field("abort path"))?;
                 Self::Aborted { at, device, by: process, flags: value, path }
             }
+            BUSY => Self::Busy { at, device },
             CALL_FAILED => Self::CallFailed {
                 at,
                 device,
@@ -319,6 +329,7 @@ mod tests {
                     descriptor
                 }
             ),
+            (any::<u64>(), any::<u32>()).prop_map(|(at, device)| Record::Busy { at, device }),
             (any::<u64>(), any::<u32>(), task(), any::<u32>(), prop::sample::select(&AbortPath::ALL[..]))
                 .prop_map(|(at, device, by, flags, path)| Record::Aborted { at, device, by, flags, path }),
             (any::<u64>(), task()).prop_map(|(at, process)| Record::ForcedUnmount { at, process }),
@@ -344,7 +355,7 @@ mod tests {
         }
 
         #[test]
-        fn an_unknown_kind_is_refused(record in record(), kind in prop_oneof![Just(0), 8..=u32::MAX]) {
+        fn an_unknown_kind_is_refused(record in record(), kind in prop_oneof![Just(0), 9..=u32::MAX]) {
             let mut bytes = bytes(&Wire::from(record));
             bytes[..4].copy_from_slice(&kind.to_ne_bytes());
             let decoded = Record::try_from(&*bytes);

@@ -26,6 +26,10 @@ static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(Loss::ALL.len() as
 #[map]
 static IN_FLIGHT: Array<Bucket> = Array::with_max_entries(BUCKETS, 0);
 
+/// Not zero once the agent was told that some connection is busy, until it wants to be told again.
+#[map]
+static TOLD_BUSY: Array<u32> = Array::with_max_entries(1, 0);
+
 /// Connections, by device number.
 #[map]
 pub static CONNECTIONS: HashMap<u32, ConnectionState> = HashMap::with_max_entries(8_192, 0);
@@ -81,6 +85,22 @@ impl Claim for Plain {
                 address.write_volatile(request);
             }
             free
+        }
+    }
+}
+
+/// A connection has a request on its way. Told once, however many there are, until the agent has seen all of them end: a
+/// node at work causes one record in some seconds.
+#[inline(always)]
+pub fn busy(device: u32) {
+    let Some(told) = TOLD_BUSY.get_ptr_mut(0) else { return };
+    // Two CPUs may both tell; that does no harm.
+    //
+    // SAFETY: a map's value, valid until the program ends.
+    unsafe {
+        if *told == 0 {
+            *told = 1;
+            send(Record::Busy { at: now(), device });
         }
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fuse_detector::kernel::{
-    BackendChoice, EventStream, HookState, Kernel, KernelEvent, LoadOptions, OldestRequest, load,
+    BackendChoice, EventStream, HookState, Kernel, KernelEvent, LoadOptions, PendingRequest, load,
 };
 use fuse_detector::model::{AbortCall, BackendKind, Boottime, ExitStatus, Signal};
 use nix::errno::Errno;
@@ -71,7 +71,7 @@ impl Watch {
         self.until(|event| matches!(event, KernelEvent::RequestsAborted { device, .. } if *device == fs.device)).await
     }
 
-    fn oldest(&self, fs: &FileSystem) -> Option<OldestRequest> {
+    fn oldest(&self, fs: &FileSystem) -> Option<PendingRequest> {
         self.kernel.counters().oldest_requests().get(&fs.device).copied()
     }
 

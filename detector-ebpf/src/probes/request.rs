@@ -18,8 +18,8 @@ use crate::memory::{
     second_argument,
 };
 use crate::state::{
-    Atomic, CONNECTIONS, Claim, Plain, REQUEST_ERRORS, SERVED, count, count_in, enter, know_daemon, leave, lose, now,
-    send,
+    Atomic, CONNECTIONS, Claim, Plain, REQUEST_ERRORS, SERVED, busy, count, count_in, enter, know_daemon, leave, lose,
+    now, send,
 };
 
 #[btf_tracepoint(function = "fuse_request_send")]
@@ -98,6 +98,7 @@ fn sent<M: Memory, C: Claim>(request: Address) -> Option<()> {
             }
         }
     }
+    busy(device);
     enter::<C>(InFlight { request: request as u64, since: now(), device, opcode, pid, reserved: 0 });
     Some(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::connection::{Connection, transition_mount};
 use super::node::Setting;
 use super::shell::Shell;
-use crate::kernel::{ConnectionCounters, HookState, OldestRequest, VfsErrors};
+use crate::kernel::{ConnectionCounters, HookState, PendingRequest, VfsErrors};
 use crate::model::{Boottime, DeviceNumber};
 use crate::telemetry::query::Query;
 use crate::telemetry::status::{
@@ -16,7 +16,7 @@ use crate::telemetry::status::{
 /// What the kernel's maps say of requests, read once for an answer.
 struct Requests {
     counters: HashMap<DeviceNumber, ConnectionCounters>,
-    oldest: HashMap<DeviceNumber, OldestRequest>,
+    oldest: HashMap<DeviceNumber, PendingRequest>,
     now: Boottime,
 }
 

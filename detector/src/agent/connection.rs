@@ -8,6 +8,7 @@ use super::launch::Launch;
 use crate::health::{Machine, Origin, State, Verdict};
 use crate::model::{
     BackendKind, Boottime, ConnectionId, Daemon, Mount, NamespaceId, Transition, TransitionKind, TransitionMount,
+    WaitingRequest,
 };
 use crate::recovery::MountTarget;
 use crate::telemetry::status::ConnectionState;
@@ -37,6 +38,9 @@ pub(super) struct Connection {
     pub sought: bool,
     /// When it was last probed because an application got an error.
     pub hinted: Option<Boottime>,
+    /// When it was last found to hang, and what waited longest then.
+    pub hangs_since: Option<Boottime>,
+    pub oldest: Option<WaitingRequest>,
     /// Since when it is dead.
     pub died: Option<Boottime>,
     pub healing: Option<Healing>,
@@ -76,6 +80,8 @@ impl Connection {
             mounted: None,
             sought: false,
             hinted: None,
+            hangs_since: None,
+            oldest: None,
             died: None,
             healing: None,
             launch: None,
@@ -148,6 +154,7 @@ impl Connection {
     pub fn transition(&self, kind: TransitionKind, backend: BackendKind, detection: Option<Duration>) -> Transition {
         // Who is dead without a mount, after `umount -l`, hurts nobody there any more.
         let mounts = if matches!(kind, TransitionKind::Dead(_)) { &self.mounts } else { self.known_mounts() };
+        let oldest_request = self.oldest.clone().filter(|_| matches!(kind, TransitionKind::Hung(_)));
         Transition {
             kind,
             connection: self.id,
@@ -157,6 +164,7 @@ impl Connection {
             daemon: self.daemon.clone(),
             detection,
             aborted_requests: None,
+            oldest_request,
             mounts: mounts.iter().map(transition_mount).collect(),
         }
     }

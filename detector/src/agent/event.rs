@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::stall::Requests;
 use crate::health::Timer;
 use crate::kernel::KernelEvent;
 use crate::model::{Boottime, ConnectionId, DeviceNumber, ExitStatus, Process, Transition};
@@ -48,6 +49,8 @@ pub enum Event {
     },
     /// A look at who holds `/dev/fuse` descriptors was completed.
     HoldersFound(Found),
+    /// What the kernel programs say of requests on their way.
+    Requests(Vec<Requests>),
     /// Somebody wrote to a connection's `abort` file.
     AbortWritten {
         /// Whose.
@@ -122,6 +125,8 @@ pub enum Action {
         /// Through which mount.
         target: ProbeTarget,
     },
+    /// Requests are on their way: look after a while whether they were answered, until none is left.
+    WatchRequests,
     /// Look at who holds `/dev/fuse` descriptors.
     FindHolders,
     /// Look at the mounts.

@@ -15,10 +15,13 @@ mod node;
 mod scan;
 mod shell;
 mod sources;
+mod stall;
 mod telling;
 #[cfg(test)]
 mod tests;
+mod watching;
 
 pub use event::{Action, Event, Found, Scope};
 pub use node::{Node, Setting, VfsErrors};
 pub use shell::{Options, Shell, StartError};
+pub use stall::Requests;

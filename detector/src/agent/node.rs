@@ -135,6 +135,7 @@ impl Node {
             Event::Kernel(event) => self.kernel(event),
             Event::Lost => self.rebuild(),
             Event::Scanned { snapshot, scope, began } => self.scanned(*snapshot, scope, began),
+            Event::Requests(requests) => self.requests(requests),
             Event::HoldersFound(holders) => self.holders_found(holders),
             Event::AbortWritten { device, actor, at } => self.input_of(device, Input::AbortWritten { at, actor }),
             Event::ProcessEnded { pid, status, at } => self.process_ended(pid, status, at),
@@ -171,6 +172,7 @@ impl Node {
             KernelEvent::RequestsAborted { at, device, by, exiting, kernel_thread: _, syscall } => {
                 self.input_of(device, Input::RequestsAborted { at, by, exiting, call: syscall });
             }
+            KernelEvent::Busy { at: _ } => self.actions.push(Action::WatchRequests),
             KernelEvent::Aborted { at, device, by, cause } => self.aborted(at, device, by, cause),
             KernelEvent::DaemonExited { at, daemon, status, sender, oom } => {
                 let end = Some(DaemonEnd { status, sender, oom });

@@ -99,6 +99,8 @@ pub struct Shell {
     /// By process, and connection where it is known, the file system type that its errors are counted for.
     pub(super) attributed: HashMap<(u32, Option<DeviceNumber>), Option<String>>,
     draining: bool,
+    /// Requests on their way are being watched.
+    pub(super) watching: bool,
     /// The agent's own name, which its workers share.
     name: Option<String>,
     /// Errors of which it was not known when they were read whose they are: the event may be on its way.
@@ -156,6 +158,7 @@ impl Shell {
             forgotten: Default::default(),
             attributed: HashMap::new(),
             draining: false,
+            watching: false,
             name: crate::mounts::comm(std::process::id()),
             unattributed: Vec::new(),
             unseen: BTreeMap::new(),
@@ -239,6 +242,7 @@ impl Shell {
             Message::Unreadable(error) => self.seen_badly(vec![Problem::Own(error)]),
             Message::LookOver(scanner) => self.looker.over(scanner),
             Message::VfsErrorsDue => self.follow_vfs_wish(),
+            Message::RequestsDue => self.watch_requests(),
             Message::ForgetDue => self.forget(),
             Message::DrainVfsErrors => {
                 self.draining = false;
@@ -247,7 +251,7 @@ impl Shell {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    pub(super) fn handle(&mut self, event: Event) {
         self.node.looking = self.looker.is_looking_here();
         for action in self.node.handle(Boottime::now(), event) {
             self.act(action);
@@ -258,6 +262,7 @@ impl Shell {
         match action {
             Action::Tell(transition) => self.tell(*transition),
             Action::Probe { connection, target } => self.probe(connection, target),
+            Action::WatchRequests => self.requests_are_pending(),
             Action::FindHolders => sources::find_holders(self.queue.clone()),
             Action::Scan(scope) => self.looker.look(scope),
             Action::Report(problems) => self.seen_badly(problems),
@@ -322,6 +327,9 @@ impl Shell {
             let device = transition.connection.device;
             transition.aborted_requests = self.counters.as_ref().and_then(|counters| counters.aborted(device));
         }
+        if let Some(process) = transition.oldest_request.as_mut().and_then(|request| request.process.as_mut()) {
+            process.comm = crate::mounts::comm(process.pid);
+        }
         self.metrics.transition(&transition);
         (self.tell)(&transition);
     }
@@ -348,7 +356,7 @@ impl Shell {
         }
     }
 
-    fn send_later(&self, after: Duration, message: Message) -> AbortHandle {
+    pub(super) fn send_later(&self, after: Duration, message: Message) -> AbortHandle {
         let queue = self.queue.clone();
         let task = tokio::spawn(async move {
             tokio::time::sleep(after).await;

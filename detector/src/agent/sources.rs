@@ -30,6 +30,8 @@ pub(super) enum Message {
     LookOver(Scanner),
     /// The wish to have the system call hook attached, or not, has lasted.
     VfsErrorsDue,
+    /// It is time to look whether requests are answered.
+    RequestsDue,
     /// It is time to have the kernel programs forget what is gone.
     ForgetDue,
     /// It is time to read which processes got how many errors.

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::model::{AbortCall, AbortCause, Boottime, Daemon, ExitStatus, Process, Reason};
+use crate::model::{AbortCall, AbortCause, Boottime, Daemon, ExitStatus, Process, Reason, StallCause};
 
 /// Where a connection stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -187,7 +187,10 @@ pub enum Input {
         first_look: bool,
     },
     /// Requests wait and none was answered for the threshold, confirmed by the connection's `waiting`.
-    Stalled,
+    Stalled {
+        /// What keeps the daemon from answering, where that can be seen.
+        cause: Option<StallCause>,
+    },
     /// The daemon answered a request.
     Progress,
     /// What is mounted now.

@@ -75,7 +75,7 @@ fn input() -> impl Strategy<Value = Input> {
         1 => moment().prop_map(|at| Input::AccessFailed { at }),
         6 => (outcome(), moment(), prop::bool::weighted(0.1))
             .prop_map(|(outcome, at, first_look)| Input::Probed { outcome, at, first_look }),
-        1 => Just(Input::Stalled),
+        1 => Just(Input::Stalled { cause: None }),
         1 => Just(Input::Progress),
         3 => (0_usize..3, any::<bool>()).prop_map(|(count, control)| Input::Mounts { count, control }),
         1 => prop::collection::vec(process(), 0..3).prop_map(Input::Holders),

@@ -33,6 +33,7 @@ pub(super) struct Maps {
     pub request_errors: Table<Plain<RequestError>, u64>,
     pub call_errors: Table<Plain<CallError>, u64>,
     pub lost: PerCpuArray<MapData, u64>,
+    pub told_busy: Mutex<Array<MapData, u32>>,
     pub malformed: Arc<AtomicU64>,
 }
 
@@ -48,6 +49,7 @@ impl Maps {
             request_errors: Mutex::new(take_map(ebpf, "REQUEST_ERRORS")?),
             call_errors: Mutex::new(take_map(ebpf, "CALL_ERRORS")?),
             lost: take_map(ebpf, "LOST")?,
+            told_busy: Mutex::new(take_map(ebpf, "TOLD_BUSY")?),
             malformed: Arc::default(),
         })
     }
@@ -136,9 +138,9 @@ pub struct ConnectionCounters {
     pub last_end: Option<Boottime>,
 }
 
-/// The request that is longest on its way.
+/// A request on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OldestRequest {
+pub struct PendingRequest {
     /// FUSE opcode (include/uapi/linux/fuse.h).
     pub opcode: u32,
     /// Who asks, as seen from the daemon's pid namespace; 0 when the kernel doesn't say.
@@ -191,19 +193,35 @@ impl Counters {
 
     /// For each connection that has any, the request that is longest on its way. Requests that wait for a lock are left
     /// out.
-    pub fn oldest_requests(&self) -> HashMap<DeviceNumber, OldestRequest> {
-        let mut oldest: HashMap<DeviceNumber, OldestRequest> = HashMap::new();
+    pub fn oldest_requests(&self) -> HashMap<DeviceNumber, PendingRequest> {
+        let mut oldest: HashMap<DeviceNumber, PendingRequest> = HashMap::new();
         for InFlight { since, device, opcode, pid, .. } in self.0.requests() {
             if opcode == FUSE_SETLKW {
                 continue;
             }
-            let request = OldestRequest { opcode, pid, since: Boottime(since) };
+            let request = PendingRequest { opcode, pid, since: Boottime(since) };
             let entry = oldest.entry(DeviceNumber::from_kernel(device)).or_insert(request);
             if request.since < entry.since {
                 *entry = request;
             }
         }
         oldest
+    }
+
+    /// Every request on its way, by connection.
+    pub fn on_their_way(&self) -> HashMap<DeviceNumber, Vec<PendingRequest>> {
+        let mut requests: HashMap<DeviceNumber, Vec<PendingRequest>> = HashMap::new();
+        for InFlight { since, device, opcode, pid, .. } in self.0.requests() {
+            let request = PendingRequest { opcode, pid, since: Boottime(since) };
+            requests.entry(DeviceNumber::from_kernel(device)).or_default().push(request);
+        }
+        requests
+    }
+
+    /// When the connection's last request ended; `None` if none did since it was mounted, or since the programs run.
+    pub fn last_end(&self, device: DeviceNumber) -> Option<Boottime> {
+        let Plain(state) = lock(&self.0.connections).get(&device.to_kernel(), 0).ok()?;
+        (state.last_end != 0).then_some(Boottime(state.last_end))
     }
 
     /// Nothing of this connection is on its way, says the control file system (`waiting` is 0): forgets requests sent

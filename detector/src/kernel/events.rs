@@ -64,6 +64,11 @@ pub enum KernelEvent {
         /// From where.
         cause: AbortCause,
     },
+    /// A connection has a request on its way: the first one since [`super::Kernel::tell_when_busy`].
+    Busy {
+        /// When.
+        at: Boottime,
+    },
     /// The last thread of a known daemon began to exit. Its descriptors are closed, and its connections aborted, some
     /// microseconds later (`do_exit`: the tracepoint comes before `exit_files`).
     DaemonExited {
@@ -163,6 +168,7 @@ impl From<Record> for KernelEvent {
                 by: process(by),
                 cause: cause(path, flags),
             },
+            Record::Busy { at, device: _ } => Self::Busy { at: Boottime(at) },
             Record::CallFailed { at, device, process: caller, errno, descriptor } => Self::VfsError {
                 at: Boottime(at),
                 device: (device != 0).then_some(DeviceNumber::from_kernel(device)),

@@ -32,7 +32,7 @@ use self::hooks::Candidate;
 use self::log::KernelLog;
 use crate::model::{BackendKind, DeviceNumber};
 
-pub use self::counters::{ConnectionCounters, Counters, OldestRequest, VfsErrors};
+pub use self::counters::{ConnectionCounters, Counters, PendingRequest, VfsErrors};
 pub use self::doctor::{BtfState, Doctor, Verdict, examine, release};
 pub use self::environment::{Capability, Healing, Lockdown, MOUNT_CAPABILITY};
 pub use self::events::{EventStream, KernelEvent};
@@ -220,6 +220,14 @@ impl Kernel {
     /// walk through the maps, so it is better called once for many.
     pub fn forget(&mut self, daemons: &HashSet<u32>, connections: &HashSet<DeviceNumber>) {
         self.maps.forget(daemons, &connections.iter().map(|device| device.to_kernel()).collect());
+    }
+
+    /// Has the next request that is sent to any daemon told, once.
+    ///
+    /// # Errors
+    /// When the map can't be written, which is a fault of this program.
+    pub fn tell_when_busy(&self) -> io::Result<()> {
+        counters::lock(&self.maps.told_busy).set(0, 0, 0).map_err(io::Error::other)
     }
 
     /// Attaches or detaches the program that watches every system call's result. Does nothing when it is so already, or when

@@ -7,10 +7,12 @@ mod connection;
 mod mount;
 mod process;
 mod reason;
+mod stall;
 mod transition;
 
 pub use connection::{ConnectionId, DeviceNumber, ParseDeviceNumberError};
 pub use mount::{FsKind, Mount, MountFlags, MountId, NamespaceId, Propagation};
 pub use process::{AbortCall, AbortCause, Daemon, ExitStatus, Process, Signal};
 pub use reason::Reason;
+pub use stall::{StallCause, WaitingRequest};
 pub use transition::{BackendKind, Boottime, Recovery, Transition, TransitionKind, TransitionMount};

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Process, Signal};
+use super::{Process, Signal, StallCause};
 
 /// Why a connection died or hangs. What is not known is left out, never invented.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
@@ -50,7 +50,11 @@ pub enum Reason {
     /// The daemon never answered FUSE_INIT.
     NeverInitialised,
     /// It serves nobody: requests wait and none is answered.
-    Stalled,
+    Stalled {
+        /// What keeps the daemon from answering, where that can be seen.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cause: Option<StallCause>,
+    },
     /// Found dead, nobody saw it die.
     Unknown,
 }
@@ -67,7 +71,7 @@ impl Reason {
             Self::RequestTimeout => "requestTimeout",
             Self::DescriptorHeld { .. } => "descriptorHeld",
             Self::NeverInitialised => "neverInitialised",
-            Self::Stalled => "stalled",
+            Self::Stalled { .. } => "stalled",
             Self::Unknown => "unknown",
         }
     }
@@ -108,7 +112,8 @@ impl fmt::Display for Reason {
                 by(f, "by", holder)
             }
             Self::NeverInitialised => f.write_str("the daemon never answered FUSE_INIT"),
-            Self::Stalled => f.write_str("requests wait and none is answered"),
+            Self::Stalled { cause: None } => f.write_str("requests wait and none is answered"),
+            Self::Stalled { cause: Some(cause) } => write!(f, "requests wait and none is answered: {}", cause.words()),
             Self::Unknown => f.write_str("nobody saw it die"),
         }
     }
@@ -144,7 +149,7 @@ mod tests {
             Reason::RequestTimeout,
             Reason::DescriptorHeld { holder: None },
             Reason::NeverInitialised,
-            Reason::Stalled,
+            Reason::Stalled { cause: None },
             Reason::Unknown,
         ] {
             assert_eq!(serde_json::to_value(&reason).unwrap()["kind"], reason.kind());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::{ConnectionId, Daemon, DeviceNumber, MountFlags, NamespaceId, Reason};
+use super::{ConnectionId, Daemon, DeviceNumber, MountFlags, NamespaceId, Reason, WaitingRequest};
 use crate::text;
 
 /// A moment on CLOCK_BOOTTIME: nanoseconds since boot, suspend included. The kernel programs stamp with it
@@ -154,6 +154,8 @@ pub struct Transition {
     pub detection: Option<Duration>,
     /// Requests that the kernel ended when the connection was aborted; `None` where nobody counted.
     pub aborted_requests: Option<u64>,
+    /// What waits longest, where it hangs.
+    pub oldest_request: Option<WaitingRequest>,
     /// Its mounts, in every namespace.
     pub mounts: Vec<TransitionMount>,
 }
@@ -244,6 +246,8 @@ struct TransitionJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     aborted_requests: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_request: Option<&'a WaitingRequest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     strategy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     recovery_micros: Option<u64>,
@@ -296,6 +300,7 @@ impl Transition {
             reason,
             detection_micros: self.detection.map(micros),
             aborted_requests: self.aborted_requests,
+            oldest_request: self.oldest_request.as_ref(),
             strategy,
             recovery_micros: recovery.map(|done| micros(done.recovery)),
             outage_micros: recovery.and_then(|done| done.outage).map(micros),
@@ -332,6 +337,7 @@ mod tests {
             daemon: Some(Daemon { pid: 812, comm: Some("bindfs".into()), alive: false }),
             detection: Some(Duration::from_micros(74)),
             aborted_requests: Some(1),
+            oldest_request: None,
             mounts: vec![TransitionMount {
                 namespace: NamespaceId(4026531841),
                 mount_point: "/mnt/a b".into(),

@@ -16,6 +16,7 @@ mod proc;
 mod ready;
 mod record;
 mod scan;
+mod stalled;
 mod sys;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -32,5 +33,6 @@ pub(crate) use proc::pids;
 pub(crate) use record::environment;
 pub use record::{CgroupMembership, Credentials, DaemonRecord, Limit, Privileges, RecordError, remember};
 pub use scan::{NamespaceMounts, Problem, Scanner, Snapshot, own_namespace};
+pub use stalled::stall_cause;
 pub(crate) use unique::newest_mount;
 pub use watch::MountWatch;

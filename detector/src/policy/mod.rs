@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use self::pattern::Pattern;
 
@@ -101,6 +102,12 @@ impl Policy {
     pub fn heals(&self) -> bool {
         let decisions = self.rules.iter().map(|rule| &rule.decision).chain([&self.defaults]);
         decisions.into_iter().any(|decision| decision.mode == Mode::Heal)
+    }
+
+    /// The shortest time after which anything is said to hang.
+    pub fn shortest_hung_after(&self) -> Duration {
+        let rules = self.rules.iter().map(|rule| rule.decision.hung_after);
+        rules.fold(self.defaults.hung_after, Duration::min)
     }
 
     /// How many rules there are.

@@ -30,15 +30,30 @@ impl Series {
 
 /// From the oldest to the newest. What is special about each is in docs/development.md.
 pub const SERIES: &[Series] = &[
-    Series { name: "5.10", suites: &["bullseye", "bullseye-security"], expected: &["portable"], expected_locked: &[] },
-    Series { name: "6.1", suites: &["bookworm", "bookworm-security"], expected: &["portable"], expected_locked: &[] },
+    Series {
+        name: "5.10",
+        suites: &["bullseye", "bullseye-security"],
+        expected: &["kprobe", "portable"],
+        expected_locked: &[],
+    },
+    Series {
+        name: "6.1",
+        suites: &["bookworm", "bookworm-security"],
+        expected: &["kprobe", "portable"],
+        expected_locked: &[],
+    },
     Series {
         name: "6.12",
         suites: &["bookworm-security"],
-        expected: &["tracepoint", "portable"],
-        expected_locked: &["tracepoint"],
+        expected: &["fentry", "kprobe", "tracepoint", "portable"],
+        expected_locked: &["fentry", "tracepoint"],
     },
-    Series { name: "7", suites: &["sid"], expected: &["tracepoint", "portable"], expected_locked: &["tracepoint"] },
+    Series {
+        name: "7",
+        suites: &["sid"],
+        expected: &["fentry", "kprobe", "tracepoint", "portable"],
+        expected_locked: &["fentry", "tracepoint"],
+    },
 ];
 
 /// Modules that the tests need where they are not built in.

@@ -30,6 +30,7 @@ fn transition(kind: TransitionKind) -> Transition {
         daemon: Some(Daemon { pid: 812, comm: Some("bindfs".into()), alive: false }),
         detection: Some(Duration::from_micros(74)),
         aborted_requests: Some(1),
+        oldest_request: None,
         mounts: vec![mount("/mnt/a b")],
     }
 }
@@ -70,7 +71,7 @@ fn every_event_has_its_line() {
     for (kind, word, rest) in [
         (TransitionKind::Ready, "READY     ", "  served by bindfs (812)"),
         (
-            TransitionKind::Hung(Reason::Stalled),
+            TransitionKind::Hung(Reason::Stalled { cause: None }),
             "HUNG      ",
             "  bindfs (812): requests wait and none is answered  74 µs, 1 request aborted",
         ),
@@ -111,6 +112,7 @@ fn what_is_unknown_is_left_out() {
         daemon: None,
         detection: None,
         aborted_requests: None,
+        oldest_request: None,
         mounts: Vec::new(),
         ..transition(TransitionKind::Dead(Reason::Unknown))
     };

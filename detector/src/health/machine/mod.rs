@@ -112,7 +112,7 @@ impl Machine {
             }
             Input::AccessFailed { at: _ } => self.hint(now, effects),
             Input::Probed { outcome, at, first_look } => self.probed(now, outcome, at, first_look, effects),
-            Input::Stalled => self.stalled(effects),
+            Input::Stalled { cause } => self.stalled(cause, effects),
             Input::Mounts { count: 0, control } => self.no_mounts(control, effects),
             Input::Mounts { .. } => self.mounts_present(effects),
             Input::Holders(holders) => self.holders(holders, effects),

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::{Effects, Machine};
 use crate::health::evidence::{Cause, Moment};
 use crate::health::input::{Effect, ExitSource, Origin, ProbeOutcome, State, Timer, is_of_the_dead};
-use crate::model::{Boottime, Process, Reason};
+use crate::model::{Boottime, Process, Reason, StallCause};
 
 /// How long a death that nothing violent explains is held back: libfuse, and the helper of its `auto_unmount`, close the
 /// device before they unmount, and do so within milliseconds. Long enough for a loaded machine, short for a person.
@@ -231,7 +231,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn stalled(&mut self, effects: &mut Effects) {
+    pub(super) fn stalled(&mut self, cause: Option<StallCause>, effects: &mut Effects) {
         if !self.in_question() || self.question.held.is_some() {
             return;
         }
@@ -239,7 +239,7 @@ impl Machine {
             _ if self.evidence.abandoned() => self.find_holders(effects),
             (State::Created, Origin::Seen) => self.hang(Reason::NeverInitialised, effects),
             (State::Hung, _) => {}
-            _ => self.hang(Reason::Stalled, effects),
+            _ => self.hang(Reason::Stalled { cause }, effects),
         }
     }
 

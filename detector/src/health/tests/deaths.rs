@@ -49,7 +49,7 @@ fn one_death_whatever_tells_of_it() {
     later.extend(bench.on(Input::AbortWritten { at, actor: Some(process(1)) }));
     later.extend(bench.on(Input::ForcedUnmount { at, actor: Some(process(1)) }));
     later.extend(bench.probed(DEAD));
-    later.extend(bench.on(Input::Stalled));
+    later.extend(bench.on(Input::Stalled { cause: None }));
     later.extend(bench.on(Input::Initialised));
     for timer in [Timer::Grace, Timer::Settle, Timer::Retry] {
         later.extend(bench.on(Input::Timer(timer)));
@@ -267,10 +267,10 @@ fn nobody_holding_it_is_no_verdict() {
 #[test]
 fn a_stalled_daemon_hangs_and_comes_back() {
     let mut bench = Bench::ready();
-    assert_eq!(bench.told(Input::Stalled), [Verdict::Hung(Reason::Stalled)]);
-    assert_eq!(bench.told(Input::Stalled), []);
+    assert_eq!(bench.told(Input::Stalled { cause: None }), [Verdict::Hung(Reason::Stalled { cause: None })]);
+    assert_eq!(bench.told(Input::Stalled { cause: None }), []);
     assert_eq!(bench.told(Input::Progress), [Verdict::Ready]);
-    assert_eq!(bench.told(Input::Stalled), [Verdict::Hung(Reason::Stalled)]);
+    assert_eq!(bench.told(Input::Stalled { cause: None }), [Verdict::Hung(Reason::Stalled { cause: None })]);
     assert_eq!(verdicts(bench.probed(ProbeOutcome::Alive)), [Verdict::Ready]);
 }
 
@@ -278,7 +278,7 @@ fn a_stalled_daemon_hangs_and_comes_back() {
 fn what_was_never_initialised_is_said_so() {
     let mut bench = Bench::created();
     bench.on(mounts(1, true));
-    assert_eq!(bench.told(Input::Stalled), [Verdict::Hung(Reason::NeverInitialised)]);
+    assert_eq!(bench.told(Input::Stalled { cause: None }), [Verdict::Hung(Reason::NeverInitialised)]);
     assert_eq!(bench.told(Input::Initialised), [Verdict::Ready]);
 
     let mut bench = Bench::created();

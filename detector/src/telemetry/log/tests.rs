@@ -27,6 +27,7 @@ fn transition(kind: TransitionKind) -> Transition {
         daemon: Some(Daemon { pid: 812, comm: Some("bindfs".into()), alive: false }),
         detection: Some(Duration::from_micros(74)),
         aborted_requests: Some(1),
+        oldest_request: None,
         mounts: vec![crate::model::TransitionMount {
             namespace: crate::model::NamespaceId(1),
             mount_point: "/mnt/a\n\x1b[2J".into(),

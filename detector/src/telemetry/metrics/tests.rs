@@ -64,6 +64,7 @@ fn transition(kind: TransitionKind) -> Transition {
         daemon: None,
         detection: Some(Duration::from_micros(74)),
         aborted_requests: None,
+        oldest_request: None,
         mounts: vec![TransitionMount {
             namespace: NamespaceId(1),
             mount_point: "/mnt".into(),

@@ -104,6 +104,7 @@ impl Machine {
             Action::Report(_)
             | Action::ForgetConnection(_)
             | Action::VfsErrorsWishChanged
+            | Action::WatchRequests
             | Action::CountVfsErrors { .. } => {}
         }
     }

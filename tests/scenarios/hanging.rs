@@ -1,0 +1,100 @@
+//! A daemon that answers nobody: it hangs, which is no death (S11).
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use fuse_detector_tests::steer::{Command, Opcode};
+use fuse_detector_tests::{Agent, Event, Options, Sandbox, Steerfs, process, scenarios};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+scenarios!(a_stopped_daemon, a_request_that_is_never_answered, answers_that_take_their_time);
+
+/// Not more than a test can wait for.
+const THRESHOLD: Duration = Duration::from_secs(2);
+
+fn options(sandbox: &Sandbox) -> Options {
+    Options::rule(sandbox, "**", json!({"mode": "heal", "strategy": "respawn", "hungAfter": "2s"}))
+}
+
+fn is_alarm(event: &Event) -> bool {
+    ["hung", "dead", "recovering"].contains(&event.kind())
+}
+
+fn a_stopped_daemon(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &options(sandbox));
+    let daemon = Steerfs::mount(sandbox, "mnt", &["--attr-timeout", "0", "--entry-timeout", "0"]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+
+    process::signal(daemon.pid(), Signal::SIGSTOP);
+    let asked = path.join("hello");
+    let application = thread::spawn(move || fs::read_to_string(asked));
+
+    if sandbox.backend().has_programs() {
+        let hung = agent.wait("hung", path);
+        assert_eq!(hung.at("/reason"), &json!({"kind": "stalled", "cause": "stopped"}), "{hung}");
+        assert_eq!(hung.at("/daemon/alive"), &json!(true), "{hung}");
+        assert_eq!(hung.number("/oldestRequest/process/pid").map(is_a_thread_of_this_process), Some(true), "{hung}");
+        let threshold = u64::try_from(THRESHOLD.as_millis()).expect("milliseconds");
+        assert!(hung.number("/oldestRequest/ageMillis").is_some_and(|age| age >= threshold), "{hung}");
+        assert!(agent.metric("fuse_detector_connections", &[("state", "hung")]) >= 1.0);
+    }
+    process::signal(daemon.pid(), Signal::SIGCONT);
+    let content = application.join().expect("the application");
+    assert_eq!(content.expect("it was only late"), "hello from steerfs\n");
+    if sandbox.backend().has_programs() {
+        agent.wait_new(fuse_detector_tests::wait::PATIENCE, "ready again", |event| event.is("ready", path));
+    }
+    let told = agent.seen_until_sentinel(|event| event.is_at(path) && is_alarm(event));
+    assert_eq!(told.len(), usize::from(sandbox.backend().has_programs()), "{told:?}");
+    assert!(!process::is_gone(daemon.pid()), "nobody ends a daemon that hangs");
+}
+
+fn is_a_thread_of_this_process(id: u64) -> bool {
+    fs::metadata(format!("/proc/self/task/{id}")).is_ok()
+}
+
+/// While it hangs, the daemon is killed: then it is dead, for a reason of its own.
+fn a_request_that_is_never_answered(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &options(sandbox));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    daemon.never_answer(Opcode::Lookup);
+    let asked = path.join("never");
+    let application = thread::spawn(move || fs::metadata(asked).map(drop));
+    daemon.wait_held();
+
+    if sandbox.backend().has_programs() {
+        let hung = agent.wait("hung", path);
+        assert_eq!(hung.at("/reason"), &json!({"kind": "stalled"}), "{hung}");
+        assert_eq!(hung.text("/oldestRequest/opcode"), "LOOKUP", "{hung}");
+    }
+    daemon.kill(Signal::SIGKILL);
+    let dead = agent.wait("dead", path);
+    assert_eq!(dead.text("/reason/kind"), "signal", "{dead}");
+    agent.wait("recovered", path);
+    assert!(application.join().expect("the application").is_err());
+}
+
+/// Each answer comes well before the threshold, one after another for longer than that.
+fn answers_that_take_their_time(sandbox: &Sandbox) {
+    const DELAY: Duration = Duration::from_millis(500);
+    const ANSWERS: u32 = 13;
+    let options = Options::rule(sandbox, "**", json!({"mode": "heal", "strategy": "respawn", "hungAfter": "3s"}));
+    let mut agent = Agent::start(sandbox, &options);
+    let daemon = Steerfs::mount(sandbox, "mnt", &["--attr-timeout", "0", "--entry-timeout", "0"]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    let millis = u64::try_from(DELAY.as_millis()).expect("milliseconds");
+    daemon.send(&Command::Delay { opcode: Opcode::Lookup, millis });
+    assert!(DELAY * ANSWERS > Duration::from_secs(6));
+    for number in 0..ANSWERS {
+        // An answer, too: there is no such file.
+        assert!(fs::metadata(path.join(format!("absent-{number}"))).is_err());
+    }
+    daemon.send(&Command::Reset(true));
+    assert_eq!(agent.seen_until_sentinel(|event| event.is_at(path) && is_alarm(event)), []);
+}
