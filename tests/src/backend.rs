@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 
@@ -110,8 +110,19 @@ fn asked_before(backend: Backend) -> Option<Vec<u8>> {
 pub fn run(backend: Backend, enter: fn(Backend, fn(&Sandbox)), scenario: fn(&Sandbox)) {
     match backend.obstacle() {
         None => enter(backend, scenario),
-        Some(why) => skip(backend.is_expected(), &format!("backend {backend} can't work here: {why}")),
+        Some(why) => skip(backend.is_expected(), &obstacle_text(backend, why)),
     }
+}
+
+/// The reason in full the first time, since it is the same for every scenario.
+fn obstacle_text(backend: Backend, why: &str) -> String {
+    static TOLD: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.contains(&backend) {
+        return format!("backend {backend} can't work here, see above");
+    }
+    told.push(backend);
+    format!("backend {backend} can't work here: {why}")
 }
 
 /// Says on standard error, past the test harness's capturing, that a test did not run.
