@@ -38,7 +38,10 @@ impl Node {
         for mount in mounts.into_iter().filter(|mount| !nobodys.contains(&mount.namespace)) {
             by_device.entry(mount.device).or_default().push(mount);
         }
-        self.supersede_reused(&by_device);
+        for device in self.supersede_reused(&by_device, scope) {
+            // As it is known, until a look has seen the other namespaces, too.
+            by_device.remove(&device);
+        }
         for connection in self.connections.values().filter(|known| self.is_current(known.id)) {
             let others = connection.mounts.iter().filter(|mount| kept(mount.namespace)).cloned();
             let all = by_device.entry(connection.id.device).or_default();
@@ -97,9 +100,11 @@ impl Node {
     }
 
     /// A number whose mounts in the agent's namespace are all others than before belongs to another connection: the
-    /// last mount was taken away and the next took over the number, all between two looks.
-    fn supersede_reused(&mut self, by_device: &HashMap<DeviceNumber, Vec<Mount>>) {
+    /// last mount was taken away and the next took over the number, all between two looks. Numbers of which only a look at
+    /// everything can tell are returned.
+    fn supersede_reused(&mut self, by_device: &HashMap<DeviceNumber, Vec<Mount>>, scope: Scope) -> Vec<DeviceNumber> {
         let own = self.setting.own;
+        let mut unsure = Vec::new();
         let ids = |mounts: &[Mount]| -> HashSet<u64> {
             mounts.iter().filter(|mount| mount.namespace == own).filter_map(|mount| mount.unique_id).collect()
         };
@@ -107,9 +112,18 @@ impl Node {
             let Some(id) = self.current(*device) else { continue };
             let Some(connection) = self.connections.get(&id) else { continue };
             let (before, after) = (ids(connection.known_mounts()), ids(mounts));
-            // What was last seen in other namespaces only can have gone unnoticed.
+            // What was last seen in other namespaces only can have gone unnoticed. Or this is another of its mounts, made
+            // while the namespaces were looked at one after another.
             let elsewhere = connection.is_elsewhere(own) && mounts.iter().any(|mount| mount.namespace == own);
-            let orphaned = elsewhere && !connection.machine.daemons().any(|daemon| daemon.alive);
+            let abandoned = elsewhere && !connection.machine.daemons().any(|daemon| daemon.alive);
+            if abandoned && scope == Scope::Own {
+                unsure.push(*device);
+                self.actions.push(Action::Scan(Scope::Everything));
+                continue;
+            }
+            let place = |mount: &Mount| (mount.namespace, mount.id);
+            let known: HashSet<_> = connection.mounts.iter().map(place).collect();
+            let orphaned = abandoned && !mounts.iter().any(|mount| known.contains(&place(mount)));
             let others = !before.is_empty() && !after.is_empty() && before.is_disjoint(&after);
             if orphaned || others && !self.were_made_before_healed(connection, &after, by_device) {
                 self.supersede(id);
@@ -119,6 +133,7 @@ impl Node {
                 }
             }
         }
+        unsure
     }
 
     /// Whether all these ids are older than what a worker put in the place of one of the connection's mounts. Ids grow with

@@ -294,6 +294,27 @@ fn a_connection_that_died_in_other_namespaces_only_is_told_and_not_healed() {
     assert_eq!(did.brought(), [""; 0]);
 }
 
+/// A look read the own mount table before the replacement was there, and the other namespace's after its copy was.
+#[test]
+fn a_copy_that_was_seen_first_is_of_the_same_connection() {
+    let mut bench = Bench::with(HEAL);
+    bench.mount_in(OTHER, 45, "/data");
+    let mut did = bench.look_everywhere();
+    did.append(bench.initialised(45, DAEMON));
+    did.append(bench.remembered(DAEMON, "testfs"));
+    did.append(bench.look_everywhere());
+    let id = did.known_as(45);
+    bench.mount(45, "/mnt/a");
+    bench.kill(DAEMON);
+    let here = bench.look();
+    assert!(here.looks(Scope::Everything), "what is elsewhere has to be seen");
+    assert_eq!(here.told(), [""; 0]);
+    bench.look_everywhere();
+    let did = bench.probed(id, DEAD);
+    assert_eq!(did.told_of(), ["dead /data /mnt/a", "recovering /data /mnt/a"]);
+    assert_eq!(did.brought().len(), 1, "it is healed here");
+}
+
 #[test]
 fn a_look_here_keeps_what_is_known_of_other_namespaces() {
     let mut bench = Bench::with("rules: []");
