@@ -155,8 +155,8 @@ fn applications_never_see_the_bare_directory(sandbox: &Sandbox) {
     let reader = Reader::start(&path.join("hello"));
     for round in 1..=ROUNDS {
         daemon.kill(Signal::SIGKILL);
-        daemon = daemon.successor();
         agent.wait_count(round, "recovered", &path);
+        daemon = daemon.successor();
         before.check_all();
     }
     let report = reader.stop();

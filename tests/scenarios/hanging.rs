@@ -4,12 +4,13 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use fuse_detector_tests::heal::Before;
 use fuse_detector_tests::steer::{Command, Opcode};
 use fuse_detector_tests::{Agent, Event, Options, Sandbox, Steerfs, process, scenarios};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-scenarios!(a_stopped_daemon, a_request_that_is_never_answered, answers_that_take_their_time);
+scenarios!(a_stopped_daemon, a_request_that_is_never_answered, answers_that_take_their_time, ended_for_those_who_wait);
 
 /// Not more than a test can wait for.
 const THRESHOLD: Duration = Duration::from_secs(2);
@@ -50,6 +51,32 @@ fn a_stopped_daemon(sandbox: &Sandbox) {
     let told = agent.seen_until_sentinel(|event| event.is_at(path) && is_alarm(event));
     assert_eq!(told.len(), usize::from(sandbox.backend().has_programs()), "{told:?}");
     assert!(!process::is_gone(daemon.pid()), "nobody ends a daemon that hangs");
+}
+
+/// `onHung: abort`: who waits gets an error, and the next one an answer.
+fn ended_for_those_who_wait(sandbox: &Sandbox) {
+    if !sandbox.backend().has_programs() {
+        return;
+    }
+    let settings = json!({"mode": "heal", "strategy": "respawn", "hungAfter": "2s", "onHung": "abort"});
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "**", settings));
+    let daemon = Steerfs::mount(sandbox, "mnt", &["--attr-timeout", "0", "--entry-timeout", "0"]);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    let before = Before::look(&[path.to_owned()]);
+    process::signal(daemon.pid(), Signal::SIGSTOP);
+    let asked = path.join("hello");
+    let application = thread::spawn(move || fs::read_to_string(asked).map_err(|error| error.raw_os_error()));
+
+    agent.wait("hung", path);
+    let dead = agent.wait("dead", path);
+    assert_eq!(dead.at("/reason"), &json!({"kind": "stalled", "cause": "stopped"}), "{dead}");
+    assert_eq!(dead.at("/daemon/alive"), &json!(true), "{dead}");
+    let seen = application.join().expect("the application");
+    assert!(matches!(seen, Err(Some(libc::ECONNABORTED | libc::ENOTCONN))), "{seen:?}");
+    before.wait_healed(&mut agent);
+    assert!(!process::is_gone(daemon.pid()), "it was not the agent's to end");
+    daemon.kill(Signal::SIGKILL);
 }
 
 fn is_a_thread_of_this_process(id: u64) -> bool {

@@ -41,6 +41,8 @@ pub(super) struct Connection {
     /// When it was last found to hang, and what waited longest then.
     pub hangs_since: Option<Boottime>,
     pub oldest: Option<WaitingRequest>,
+    /// The agent aborts it, because it hangs.
+    pub being_freed: bool,
     /// Since when it is dead.
     pub died: Option<Boottime>,
     pub healing: Option<Healing>,
@@ -82,6 +84,7 @@ impl Connection {
             hinted: None,
             hangs_since: None,
             oldest: None,
+            being_freed: false,
             died: None,
             healing: None,
             launch: None,

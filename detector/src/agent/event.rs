@@ -8,7 +8,7 @@ use crate::health::Timer;
 use crate::kernel::KernelEvent;
 use crate::model::{Boottime, ConnectionId, DeviceNumber, ExitStatus, Process, Transition};
 use crate::mounts::{DaemonRecord, Problem, Snapshot};
-use crate::recovery::{Progress, RecoverJob};
+use crate::recovery::{MountTarget, Progress, RecoverJob};
 use crate::worker::{ProbeOutcome, ProbeTarget};
 
 /// How much of the machine a look at the mounts covered.
@@ -92,6 +92,15 @@ pub enum Event {
         /// Whether.
         present: bool,
     },
+    /// The agent aborted a connection that hung, or could not.
+    Freed {
+        /// Which.
+        connection: ConnectionId,
+        /// Why it could not.
+        result: Result<(), String>,
+        /// When.
+        at: Boottime,
+    },
     /// A timer of a connection's machine ran out.
     Timer {
         /// Whose.
@@ -124,6 +133,13 @@ pub enum Action {
         connection: ConnectionId,
         /// Through which mount.
         target: ProbeTarget,
+    },
+    /// Abort the connection, if the mount is still its.
+    Free {
+        /// Which.
+        connection: ConnectionId,
+        /// By which mount it is recognised.
+        target: MountTarget,
     },
     /// Requests are on their way: look after a while whether they were answered, until none is left.
     WatchRequests,

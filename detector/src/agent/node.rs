@@ -14,7 +14,7 @@ use super::telling::outcome_of;
 use crate::health::{DaemonEnd, ExitSource, Input, Origin, State, Timer};
 use crate::kernel::KernelEvent;
 use crate::model::{
-    AbortCause, BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId, Process,
+    AbortCall, AbortCause, BackendKind, Boottime, ConnectionId, DeviceNumber, Mount, MountId, NamespaceId, Process,
 };
 use crate::mounts::ChildMount;
 use crate::policy::{Decision, Mode, Policy, Subject};
@@ -137,7 +137,9 @@ impl Node {
             Event::Scanned { snapshot, scope, began } => self.scanned(*snapshot, scope, began),
             Event::Requests(requests) => self.requests(requests),
             Event::HoldersFound(holders) => self.holders_found(holders),
+            Event::AbortWritten { device, .. } if self.is_being_freed(device) => {}
             Event::AbortWritten { device, actor, at } => self.input_of(device, Input::AbortWritten { at, actor }),
+            Event::Freed { connection, result, at } => self.freed(connection, result, at),
             Event::ProcessEnded { pid, status, at } => self.process_ended(pid, status, at),
             Event::Remembered { pid, record } => self.remembered(pid, record.as_deref()),
             Event::Probed { connection, outcome, at } => self.probed(connection, outcome, at),
@@ -169,8 +171,11 @@ impl Node {
             // Where the abort itself is seen, the end of requests says nothing more: of one of several descriptors it is
             // no death.
             KernelEvent::RequestsAborted { .. } if self.setting.backend.sees_aborts() => {}
-            KernelEvent::RequestsAborted { at, device, by, exiting, kernel_thread: _, syscall } => {
-                self.input_of(device, Input::RequestsAborted { at, by, exiting, call: syscall });
+            // The agent's own doing.
+            KernelEvent::RequestsAborted { device, .. } if self.is_being_freed(device) => {}
+            KernelEvent::RequestsAborted { at, device, by, exiting, kernel_thread, syscall } => {
+                let call = if kernel_thread { Some(AbortCall::KernelThread) } else { syscall };
+                self.input_of(device, Input::RequestsAborted { at, by, exiting, call });
             }
             KernelEvent::Busy { at: _ } => self.actions.push(Action::WatchRequests),
             KernelEvent::Aborted { at, device, by, cause } => self.aborted(at, device, by, cause),
@@ -240,6 +245,7 @@ impl Node {
 
     /// Another connection has the number now: this one's superblock is gone.
     pub(super) fn supersede(&mut self, id: ConnectionId) {
+        tracing::debug!(connection = %id, "another connection has its number now");
         if let Some(connection) = self.connections.get_mut(&id) {
             let ids = connection.known_mounts().iter().filter_map(|mount| mount.unique_id);
             self.former.extend(ids.map(|id| (id, self.now)));
@@ -260,6 +266,8 @@ impl Node {
             // Changes of other namespaces' mount tables are not notified of.
             self.actions.push(Action::Scan(Scope::Everything));
         }
+        let freed = cause == AbortCause::Call(AbortCall::Write) && self.is_being_freed(device);
+        let cause = if freed { AbortCause::Stalled } else { cause };
         self.input_of(device, Input::Aborted { at, by, cause });
     }
 

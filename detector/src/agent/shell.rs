@@ -239,8 +239,14 @@ impl Shell {
             }
             Message::MountsChanged => self.looker.changed(),
             Message::Calm => self.looker.calm(),
-            Message::Unreadable(error) => self.seen_badly(vec![Problem::Own(error)]),
-            Message::LookOver(scanner) => self.looker.over(scanner),
+            Message::LookOver(scanner, seen) => {
+                // Before what was seen: by then it has to be known whether another look follows.
+                self.looker.over(scanner);
+                match *seen {
+                    Ok(event) => self.handle(event),
+                    Err(error) => self.seen_badly(vec![Problem::Own(error)]),
+                }
+            }
             Message::VfsErrorsDue => self.follow_vfs_wish(),
             Message::RequestsDue => self.watch_requests(),
             Message::ForgetDue => self.forget(),
@@ -263,6 +269,7 @@ impl Shell {
             Action::Tell(transition) => self.tell(*transition),
             Action::Probe { connection, target } => self.probe(connection, target),
             Action::WatchRequests => self.requests_are_pending(),
+            Action::Free { connection, target } => sources::free(connection, target, self.queue.clone()),
             Action::FindHolders => sources::find_holders(self.queue.clone()),
             Action::Scan(scope) => self.looker.look(scope),
             Action::Report(problems) => self.seen_badly(problems),

@@ -8,8 +8,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::event::{Event, Found, Scope};
-use crate::model::{Boottime, DeviceNumber, Process};
-use crate::mounts::{self, AbortNotice, AbortWatch, MountWatch, ProcessWatch, Scanner, Snapshot};
+use crate::model::{Boottime, ConnectionId, DeviceNumber, Process};
+use crate::mounts::{self, AbortNotice, AbortWatch, ControlFs, MountWatch, ProcessWatch, Scanner, Snapshot};
+use crate::recovery::{self, Looked, MountTarget};
 
 /// The queue's near end. Unbounded, because its length is bounded by those who fill it: one answer for each question
 /// that the agent asked, one notice of each watch until it is handled.
@@ -24,10 +25,9 @@ pub(super) enum Message {
     MountsChanged,
     /// No change of the mount table has been followed by another for a while.
     Calm,
-    /// The agent's own mount table could not be read.
-    Unreadable(std::io::Error),
-    /// A look at mount tables is over; its tools come back.
-    LookOver(Scanner),
+    /// A look at mount tables is over; its tools come back with what it saw, or why it saw nothing. One message: the next look
+    /// begins when the tools are back, and must not be heard of before this one.
+    LookOver(Scanner, Box<std::io::Result<Event>>),
     /// The wish to have the system call hook attached, or not, has lasted.
     VfsErrorsDue,
     /// It is time to look whether requests are answered.
@@ -135,6 +135,20 @@ pub(super) fn find_holders(queue: Queue) {
     });
 }
 
+/// Aborts a connection that hangs, on a thread of its own. The number is all there is to name a connection by, and is given to
+/// the next mount at once: so right before, the mount has to be still the one that was seen to hang.
+pub(super) fn free(connection: ConnectionId, target: MountTarget, queue: Queue) {
+    spawn_blocking(move || {
+        let is_there = matches!(recovery::look_at(&target), Ok(Looked::Same(_)));
+        let result = match ControlFs::open() {
+            _ if !is_there => Err("its mount is gone, or can't be recognised".to_owned()),
+            Ok(control) => control.abort(connection.device).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let _ = queue.send(Event::Freed { connection, result, at: Boottime::now() }.into());
+    });
+}
+
 fn named(holders: BTreeMap<DeviceNumber, Vec<u32>>) -> BTreeMap<DeviceNumber, Vec<Process>> {
     let process = |pid| Process { pid, comm: mounts::comm(pid) };
     holders.into_iter().map(|(device, pids)| (device, pids.into_iter().map(process).collect())).collect()
@@ -209,12 +223,8 @@ impl Looker {
                 Scope::Everything => Ok(scanner.scan()),
                 Scope::Own => scanner.scan_own().map(Snapshot::from),
             };
-            // Before what was seen: by then it has to be known whether another look follows.
-            let _ = queue.send(Message::LookOver(scanner));
-            match snapshot {
-                Ok(snapshot) => drop(queue.send(Event::Scanned { snapshot: Box::new(snapshot), scope, began }.into())),
-                Err(error) => drop(queue.send(Message::Unreadable(error))),
-            }
+            let seen = snapshot.map(|snapshot| Event::Scanned { snapshot: Box::new(snapshot), scope, began });
+            let _ = queue.send(Message::LookOver(scanner, Box::new(seen)));
         });
     }
 }

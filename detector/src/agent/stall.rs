@@ -4,10 +4,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::connection::primary;
+use super::event::Action;
 use super::node::Node;
 use crate::health::{Input, State};
 use crate::kernel::PendingRequest;
-use crate::model::{Boottime, ConnectionId, DeviceNumber, Process, StallCause, WaitingRequest};
+use crate::model::{AbortCause, Boottime, ConnectionId, DeviceNumber, Mount, Process, StallCause, WaitingRequest};
+use crate::policy::{Mode, OnHung};
 
 /// The requests of one connection, as the kernel programs count them.
 #[derive(Debug, Clone)]
@@ -96,6 +98,46 @@ impl Node {
         let age = now.since(oldest.since);
         connection.oldest = Some(WaitingRequest { opcode: oldest.opcode, age, process });
         self.push(id, Input::Stalled { cause: requests.cause });
+    }
+
+    /// It hangs: whoever waits for it is freed by the end of the connection, if the policy says so.
+    pub(super) fn free_clients(&mut self, id: ConnectionId) {
+        let own = self.setting.own;
+        let Some(connection) = self.connections.get(&id) else { return };
+        let here: Vec<_> = connection.mounts.iter().filter(|mount| mount.namespace == own).cloned().collect();
+        let Some(decision) = primary(&here).map(|mount| self.decision(mount)) else { return };
+        let wanted = decision.mode == Mode::Heal && decision.on_hung == OnHung::Abort;
+        if !wanted || !self.setting.heal {
+            return;
+        }
+        let covered = |mount: &Mount| self.is_covered(mount);
+        let Some(target) = connection.probe_target(own, &covered, &self.namespaces) else { return };
+        tracing::warn!(connection = %id, "it hangs: its connection is aborted, as the policy says");
+        self.actions.push(Action::Free { connection: id, target: target.mount });
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.being_freed = true;
+        }
+    }
+
+    /// Its abort is the agent's own doing.
+    pub(super) fn is_being_freed(&self, device: DeviceNumber) -> bool {
+        let known = self.current(device).and_then(|id| self.connections.get(&id));
+        known.is_some_and(|known| known.being_freed)
+    }
+
+    pub(super) fn freed(&mut self, id: ConnectionId, result: Result<(), String>, at: Boottime) {
+        match result {
+            Ok(()) => {
+                let by = Process { pid: std::process::id(), comm: None };
+                self.push(id, Input::Aborted { at, by, cause: AbortCause::Stalled });
+            }
+            Err(error) => {
+                tracing::warn!(connection = %id, error, "what hangs could not be aborted");
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.being_freed = false;
+                }
+            }
+        }
     }
 
     /// The policy's threshold for the connection.

@@ -153,7 +153,13 @@ impl Node {
                 self.tell(id, TransitionKind::Ready, None);
                 self.replacement_ready(id);
             }
-            Verdict::Hung(reason) => self.tell(id, TransitionKind::Hung(reason), None),
+            Verdict::Hung(reason) => {
+                let stalled = matches!(reason, Reason::Stalled { .. });
+                self.tell(id, TransitionKind::Hung(reason), None);
+                if stalled {
+                    self.free_clients(id);
+                }
+            }
             Verdict::Dead { mut reason, since, stamped } => {
                 connection.died = since;
                 if let Reason::Oom { cgroup } = &mut reason {

@@ -229,6 +229,7 @@ impl Evidence {
         let reason = match cause {
             AbortCause::Call(call) => deliberate_reason(*call, Some(by.clone())),
             AbortCause::RequestTimeout => Reason::RequestTimeout,
+            AbortCause::Stalled => Reason::Stalled { cause: None },
             AbortCause::Closed { .. } | AbortCause::LastUnmount | AbortCause::Unknown => return None,
         };
         Some(Cause { reason, moment: Some(*moment), daemon: None, certain: true })
@@ -259,10 +260,11 @@ impl Evidence {
     }
 }
 
-const fn deliberate_reason(call: AbortCall, actor: Option<Process>) -> Reason {
+fn deliberate_reason(call: AbortCall, actor: Option<Process>) -> Reason {
     match call {
         AbortCall::Write => Reason::AdminAbort { actor },
         AbortCall::Umount => Reason::ForcedUnmount { actor },
+        AbortCall::KernelThread => Reason::RequestTimeout,
     }
 }
 

@@ -52,13 +52,15 @@ fn cause() -> impl Strategy<Value = AbortCause> {
         Just(AbortCause::Call(AbortCall::Umount)),
         Just(AbortCause::LastUnmount),
         Just(AbortCause::RequestTimeout),
+        Just(AbortCause::Stalled),
         Just(AbortCause::Unknown),
     ]
 }
 
 fn input() -> impl Strategy<Value = Input> {
     let source = prop_oneof![Just(ExitSource::Hook), Just(ExitSource::Pidfd)];
-    let call = prop::option::of(prop_oneof![Just(AbortCall::Write), Just(AbortCall::Umount)]);
+    let call =
+        prop::option::of(prop_oneof![Just(AbortCall::Write), Just(AbortCall::Umount), Just(AbortCall::KernelThread)]);
     let exited = (1_u32..5, moment(), any::<bool>(), prop::option::of(end()), source)
         .prop_map(|(pid, at, stamped, end, source)| Input::DaemonExited { pid, at, stamped, end, source });
     prop_oneof![

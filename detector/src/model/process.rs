@@ -24,7 +24,7 @@ pub struct Daemon {
     pub alive: bool,
 }
 
-/// The system call in whose context the kernel aborted requests, when the task was not exiting.
+/// In whose context the kernel aborted requests, when the task was not exiting: which system call, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AbortCall {
     /// write(2): `fuse_conn_abort_write`, the connection's `abort` file.
@@ -32,6 +32,9 @@ pub enum AbortCall {
     /// umount(2): `fuse_umount_begin` for `umount -f`, or, where only the system call is known, `fuse_conn_destroy` for the last
     /// reference of a clean unmount.
     Umount,
+    /// None, but a thread of the kernel: `fuse_check_timeout` (Linux 6.15), or the late release of an io_uring daemon's
+    /// descriptor, whose process has ended then.
+    KernelThread,
 }
 
 /// Why the kernel aborted a connection, as the function tells from which it did.
@@ -48,6 +51,8 @@ pub enum AbortCause {
     LastUnmount,
     /// A request exceeded the kernel's own limit (`fuse_check_timeout`).
     RequestTimeout,
+    /// The agent itself did it, because the connection hung and the policy says `onHung: abort`.
+    Stalled,
     /// From elsewhere.
     Unknown,
 }

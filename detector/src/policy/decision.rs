@@ -81,6 +81,8 @@ pub enum Access {
 pub enum OnHung {
     /// Report it.
     Report,
+    /// Abort its connection, which frees whoever waits for it, and heal it.
+    Abort,
 }
 
 /// Key `onAbort`.

@@ -13,7 +13,6 @@ pub(super) const KEYS: [&str; 9] =
 
 /// In the design, not in this version: refused, so that nobody relies on what does not happen.
 const UNBUILT_STRATEGIES: [&str; 3] = ["csi", "systemd", "fstab"];
-const UNBUILT_ON_HUNG: [&str; 1] = ["abort"];
 
 /// What holds where the file says nothing. Observing harms nobody.
 pub(super) const BUILTIN: Decision = Decision {
@@ -51,7 +50,7 @@ const STRATEGIES: [(&str, Strategy); 4] = [
     ("command", Strategy::Command),
 ];
 const ACCESS: [(&str, Access); 2] = [("any", Access::Any), ("readOnly", Access::ReadOnly)];
-const ON_HUNG: [(&str, OnHung); 1] = [("report", OnHung::Report)];
+const ON_HUNG: [(&str, OnHung); 2] = [("report", OnHung::Report), ("abort", OnHung::Abort)];
 const ON_ABORT: [(&str, OnAbort); 2] = [("report", OnAbort::Report), ("heal", OnAbort::Heal)];
 
 /// The value of one key.
@@ -121,9 +120,7 @@ impl Settings {
                 reader::duration("commandTimeout", node, problems)
             }),
             access: Setting::of(fields, "access", |node| reader::word("access", node, &ACCESS, &[], problems)),
-            on_hung: Setting::of(fields, "onHung", |node| {
-                reader::word("onHung", node, &ON_HUNG, &UNBUILT_ON_HUNG, problems)
-            }),
+            on_hung: Setting::of(fields, "onHung", |node| reader::word("onHung", node, &ON_HUNG, &[], problems)),
             on_abort: Setting::of(fields, "onAbort", |node| reader::word("onAbort", node, &ON_ABORT, &[], problems)),
             hung_after: Setting::of(fields, "hungAfter", |node| reader::duration("hungAfter", node, problems)),
             backoff: fields.get("backoff").and_then(|node| BackoffSettings::read(node, problems)),

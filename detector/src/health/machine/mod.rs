@@ -171,7 +171,12 @@ impl Machine {
     fn die(&mut self, cause: Cause, effects: &mut Effects) {
         let Cause { reason, moment, daemon, certain: _ } = cause;
         let never = reason == Reason::Unknown && self.state == State::Created && self.origin == Origin::Seen;
-        let reason = if never { Reason::NeverInitialised } else { reason };
+        let reason = match (reason, &self.reason) {
+            _ if never => Reason::NeverInitialised,
+            // Ended because it hung: what is known of that is more.
+            (Reason::Stalled { .. }, Some(known @ Reason::Stalled { .. })) => known.clone(),
+            (reason, _) => reason,
+        };
         self.state = State::Dead;
         self.culprit = daemon;
         self.reason = Some(reason.clone());

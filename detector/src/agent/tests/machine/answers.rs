@@ -105,6 +105,7 @@ impl Machine {
             | Action::ForgetConnection(_)
             | Action::VfsErrorsWishChanged
             | Action::WatchRequests
+            | Action::Free { .. }
             | Action::CountVfsErrors { .. } => {}
         }
     }
