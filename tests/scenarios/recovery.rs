@@ -298,6 +298,9 @@ fn finishes_what_was_begun(sandbox: &Sandbox, path: &Path, first: &Value, second
     wait::until("the others to be healed", || (of_old() == 0).then_some(()));
     let event = agent.wait_for("recovered", |event| event.kind() == "recovered");
     assert_eq!(event.mounts().len(), left, "{event}");
+    if mountinfo::at(path).len() != 1 {
+        agent.fail("more than one layer is left");
+    }
     before.check_all();
     let mut daemons = process::mentioning(sandbox.path());
     daemons.retain(|pid| process::name(*pid) == "steerfs");

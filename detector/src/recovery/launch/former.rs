@@ -77,14 +77,19 @@ fn is_like(mount: &Mount, dead: &Mount) -> bool {
         && owner(mount) == owner(dead)
 }
 
-/// A visible mount from which all mounts of the dead connection can be healed, of a daemon that was launched for that, and the
-/// daemon's process id.
+/// A mount from which all mounts of the dead connection can be healed, of a daemon that was launched for that, and the daemon's
+/// process id. It answers, or the cut came right after it was moved beneath a dead one: nobody can ask it before that is
+/// taken away.
 pub(in crate::recovery) fn serving(dead: &[Mount], table: &Parsed, formers: &[Former]) -> Option<(Mount, u32)> {
     let marked: Vec<&Former> = formers.iter().filter(|former| former.mark.is_for(dead)).collect();
     let server = |mount: &Mount| marked.iter().find(|former| former.serves.contains(&mount.device));
     let fits = |mount: &&Mount| dead.iter().all(|dead| is_like(mount, dead) && dead.root.starts_with(&mount.root));
     let mut mounts = table.mounts.iter().filter(fits).filter_map(|mount| Some((mount, server(mount)?.pid)));
-    mounts.find(|(mount, _)| ready::answers(mount)).map(|(mount, pid)| (mount.clone(), pid))
+    let is_beneath = |mount: &Mount| {
+        let on_it = |other: &&Mount| other.parent == mount.id && other.mount_point == mount.mount_point;
+        table.mounts.iter().filter(on_it).any(|other| dead.iter().any(|dead| dead.device == other.device))
+    };
+    mounts.find(|(mount, _)| is_beneath(mount) || ready::answers(mount)).map(|(mount, pid)| (mount.clone(), pid))
 }
 
 /// Ends those that serve nothing that anybody can see. What was done, for the log.
