@@ -189,6 +189,8 @@ impl Kernel {
     fn new(loaded: load::Loaded, kernel_log: bool) -> Result<Self, MapError> {
         let load::Loaded { mut ebpf, events, on_demand, refusals, .. } = loaded;
         let maps = Arc::new(Maps::open(&mut ebpf)?);
+        // The trial's own request was told to nobody.
+        counters::lock(&maps.told_busy).set(0, 0, 0)?;
         Ok(Self { ebpf, maps, events: Some(events), kernel_log, on_demand, refusals, calls: None })
     }
 
