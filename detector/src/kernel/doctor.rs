@@ -90,7 +90,7 @@ pub fn release() -> String {
 
 fn btf_state(types: &Result<layout::Kernel, LayoutError>) -> BtfState {
     match types {
-        Ok(types) if types.missing.iter().any(|member| member.starts_with("fuse_")) => BtfState::WithoutFuse,
+        Ok(types) if !types.described => BtfState::WithoutFuse,
         Ok(_) => BtfState::Complete,
         Err(_) => BtfState::Absent,
     }

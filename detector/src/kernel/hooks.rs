@@ -4,8 +4,8 @@ use detector_common::layout::Layout;
 use serde::Serialize;
 
 use super::BackendChoice;
-use super::btf::Argument;
-use super::layout::Kernel as KernelTypes;
+use super::btf::Place;
+use super::layout::{Argument, Kernel as KernelTypes, Unfit};
 use crate::model::BackendKind;
 use crate::mounts::AbortWatch;
 
@@ -83,10 +83,10 @@ impl Form {
     }
 
     /// What the kernel calls such a place.
-    pub const fn place(self) -> &'static str {
+    pub const fn place(self) -> Place {
         match self {
-            Self::Typed | Self::Raw => "tracepoint",
-            Self::Fentry | Self::Kprobe => "function",
+            Self::Typed | Self::Raw => Place::Tracepoint,
+            Self::Fentry | Self::Kprobe => Place::Function,
         }
     }
 }
@@ -104,8 +104,8 @@ pub(super) struct Candidate {
 pub(super) struct Hook {
     /// Its name: that of the tracepoint, without the subsystem, or of the function.
     pub name: &'static str,
-    /// The structures whose members its programs read.
-    structures: &'static [&'static str],
+    /// The structures whose members its programs read, or single members.
+    reads: &'static [&'static str],
     /// In the order in which they are tried.
     candidates: fn(&KernelTypes) -> Vec<Candidate>,
     /// What is lost without it.
@@ -140,13 +140,26 @@ impl Hook {
         if of(backend).next().is_some() { of(backend).collect() } else { of(BackendKind::Tracepoint).collect() }
     }
 
-    /// The members that its programs read and this kernel does not have.
-    pub fn missing(&self, types: &KernelTypes) -> Vec<&'static str> {
-        let reads = |member: &&str| {
-            let structure = member.split('.').next().unwrap_or_default();
-            self.structures.contains(&structure)
+    /// The members that its programs read and that are not as they take them to be.
+    pub fn unfit<'a>(&self, types: &'a KernelTypes) -> Vec<&'a Unfit> {
+        let reads = |unfit: &&Unfit| {
+            let structure = unfit.name.split('.').next().unwrap_or_default();
+            unfit.place.is_none() && (self.reads.contains(&structure) || self.reads.contains(&unfit.name))
         };
-        types.missing.iter().copied().filter(reads).collect()
+        types.unfit.iter().filter(reads).collect()
+    }
+
+    /// Whether it reads FUSE's structures.
+    pub fn reads_fuse(&self) -> bool {
+        self.reads.iter().any(|read| read.starts_with("fuse_"))
+    }
+}
+
+impl Candidate {
+    /// What is known against the place that it is attached to: it is given something else.
+    pub fn unfit<'a>(&self, types: &'a KernelTypes) -> Vec<&'a Unfit> {
+        let here = |unfit: &&Unfit| unfit.place == Some(self.form.place()) && unfit.name == self.target;
+        types.unfit.iter().filter(here).collect()
     }
 }
 
@@ -174,6 +187,8 @@ macro_rules! function {
 pub(super) const ABORT: &str = "fuse_abort_conn";
 /// A dead connection refuses a request.
 pub(super) const REFUSE: &str = "fuse_get_req";
+/// A request is sent.
+pub(super) const SEND: &str = "fuse_request_send";
 /// A request ends.
 pub(super) const ANSWER: &str = "fuse_request_end";
 /// The system call hook. It costs every system call of the machine some nanoseconds while it is attached.
@@ -186,7 +201,7 @@ const CAUSE: &str = "why a connection was aborted is inferred from what else was
 pub(super) const HOOKS: [Hook; 13] = [
     Hook {
         name: ABORT,
-        structures: &["fuse_chan", "fuse_conn", "task_struct", "pt_regs"],
+        reads: &["fuse_chan", "fuse_conn", "task_struct", "pt_regs"],
         candidates: |_| function!("fuse_abort_conn", "fuse_chan_abort"; "abort", "abort_probe").to_vec(),
         lost: "the death of a connection is learnt from its requests, or from its daemon's exit and a question to the \
                kernel, instead of from the abort itself; `requestTimeout` is not told",
@@ -194,42 +209,42 @@ pub(super) const HOOKS: [Hook; 13] = [
     },
     Hook {
         name: "fuse_dev_release",
-        structures: &[],
+        reads: &[],
         candidates: |_| function!("fuse_dev_release"; "release", "release_probe").to_vec(),
         lost: CAUSE,
         when: When::WithAbort,
     },
     Hook {
         name: "fuse_conn_abort_write",
-        structures: &[],
+        reads: &[],
         candidates: |_| function!("fuse_conn_abort_write"; "write", "write_probe").to_vec(),
         lost: CAUSE,
         when: When::WithAbort,
     },
     Hook {
         name: "fuse_umount_begin",
-        structures: &[],
+        reads: &[],
         candidates: |_| function!("fuse_umount_begin"; "force", "force_probe").to_vec(),
         lost: CAUSE,
         when: When::WithAbort,
     },
     Hook {
         name: "fuse_conn_destroy",
-        structures: &[],
+        reads: &[],
         candidates: |_| function!("fuse_conn_destroy"; "destroy", "destroy_probe").to_vec(),
         lost: CAUSE,
         when: When::WithAbort,
     },
     Hook {
         name: "fuse_check_timeout",
-        structures: &[],
+        reads: &[],
         candidates: |_| function!("fuse_check_timeout"; "timeout", "timeout_probe").to_vec(),
         lost: CAUSE,
         when: When::WithAbortIfThere { without: "this kernel has no limit for a request's age (Linux 6.15)" },
     },
     Hook {
         name: REFUSE,
-        structures: &["fuse_mount", "fuse_chan", "fuse_conn", "task_struct", "pt_regs"],
+        reads: &["fuse_mount", "fuse_chan", "fuse_conn", "task_struct", "pt_regs"],
         candidates: |_| function!("fuse_get_req"; "refuse", "refuse_probe").to_vec(),
         lost: "ENOTCONN that applications see is counted at the price of a hook on every system call, and of which \
                connection it comes is guessed",
@@ -237,7 +252,7 @@ pub(super) const HOOKS: [Hook; 13] = [
     },
     Hook {
         name: ANSWER,
-        structures: &["fuse_req", "fuse_mount", "fuse_chan", "fuse_conn", "task_struct", "pt_regs"],
+        reads: &["fuse_req", "fuse_mount", "fuse_chan", "fuse_conn.dev", "task_struct", "pt_regs"],
         candidates: |_| {
             let mut all = tracepoint!("fuse_request_end", "fuse_request_end", "fuse_request_end_raw").to_vec();
             all.extend(function!("fuse_request_end"; "request_end", "request_end_probe"));
@@ -248,8 +263,8 @@ pub(super) const HOOKS: [Hook; 13] = [
         when: When::Always,
     },
     Hook {
-        name: "fuse_request_send",
-        structures: &["fuse_req", "fuse_mount", "fuse_chan", "fuse_conn"],
+        name: SEND,
+        reads: &["fuse_req", "fuse_mount", "fuse_chan", "fuse_conn.dev"],
         candidates: |_| {
             let mut all = tracepoint!("fuse_request_send", "fuse_request_send", "fuse_request_send_raw").to_vec();
             all.extend(
@@ -262,14 +277,14 @@ pub(super) const HOOKS: [Hook; 13] = [
     },
     Hook {
         name: "sched_process_exit",
-        structures: &["task_struct", "signal_struct"],
+        reads: &["task_struct", "signal_struct"],
         candidates: |_| tracepoint!("sched_process_exit", "sched_process_exit", "sched_process_exit_raw").to_vec(),
         lost: "a daemon's exit is learnt through its pidfd instead; how it ended may be unknown before Linux 6.15",
         when: When::Always,
     },
     Hook {
         name: "signal_generate",
-        structures: &["task_struct", "kernel_siginfo"],
+        reads: &["task_struct", "kernel_siginfo"],
         candidates: |_| {
             let in_call =
                 Candidate { program: "signal_generate_in_call", form: Form::Typed, target: "signal_generate" };
@@ -281,14 +296,14 @@ pub(super) const HOOKS: [Hook; 13] = [
     },
     Hook {
         name: "mark_victim",
-        structures: &["task_struct"],
+        reads: &["task_struct"],
         candidates: victim,
         lost: "an out-of-memory kill looks like any other SIGKILL",
         when: When::Always,
     },
     Hook {
         name: SYS_EXIT,
-        structures: &["pt_regs"],
+        reads: &["pt_regs"],
         candidates: |_| tracepoint!("sys_exit", "sys_exit", "sys_exit_raw").to_vec(),
         lost: "ENOTCONN that applications see, and forced unmounts of busy mounts, go unnoticed",
         when: When::OnDemand,
@@ -297,7 +312,7 @@ pub(super) const HOOKS: [Hook; 13] = [
 
 /// A kernel of which nothing is known.
 pub(super) const NO_TYPES: KernelTypes =
-    KernelTypes { layout: Layout::UNKNOWN, missing: Vec::new(), victim: None, assumed: false };
+    KernelTypes { layout: Layout::UNKNOWN, unfit: Vec::new(), victim: None, described: false, assumed: false };
 
 /// What `oom:mark_victim` passes changed in Linux 6.9 from a pid to a task.
 fn victim(types: &KernelTypes) -> Vec<Candidate> {
@@ -366,10 +381,27 @@ mod tests {
 
     #[test]
     fn a_missing_member_matters_to_the_hooks_that_read_it() {
-        let types = KernelTypes { missing: vec!["fuse_req.out.h.error"], ..NO_TYPES };
-        let hindered: Vec<_> =
-            HOOKS.iter().filter(|hook| !hook.missing(&types).is_empty()).map(|hook| hook.name).collect();
-        assert_eq!(hindered, ["fuse_request_end", "fuse_request_send"]);
+        let hindered = |name| -> Vec<_> {
+            let types = KernelTypes { unfit: vec![Unfit { name, place: None, why: "is missing".into() }], ..NO_TYPES };
+            HOOKS.iter().filter(|hook| !hook.unfit(&types).is_empty()).map(|hook| hook.name).collect()
+        };
+        assert_eq!(hindered("fuse_req.out.h.error"), ["fuse_request_end", "fuse_request_send"]);
+        assert_eq!(hindered("fuse_conn.connected"), [ABORT, REFUSE]);
+        assert_eq!(hindered("fuse_conn.dev"), [ABORT, REFUSE, "fuse_request_end", "fuse_request_send"]);
+    }
+
+    #[test]
+    fn a_place_that_is_given_something_else_matters_to_those_attached_there() {
+        let unfit = Unfit { name: "fuse_request_end", place: Some(Place::Function), why: "is given a number".into() };
+        let types = KernelTypes { unfit: vec![unfit], ..NO_TYPES };
+        let hook = HOOKS.iter().find(|hook| hook.name == ANSWER).unwrap();
+        assert_eq!(hook.unfit(&types), Vec::<&Unfit>::new());
+        let candidates = hook.candidates(&types, BackendChoice::Auto);
+        let fit = candidates.iter().filter(|candidate| candidate.unfit(&types).is_empty());
+        assert_eq!(
+            fit.map(|candidate| candidate.program).collect::<Vec<_>>(),
+            ["fuse_request_end", "fuse_request_end_raw"]
+        );
     }
 
     #[test]

@@ -8,16 +8,20 @@ use aya::maps::{Map, MapData, MapError, RingBuf};
 use aya::programs::{Program, ProgramError};
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use detector_common::layout::{CALLS_SYMBOL, CallTable, LAYOUT_SYMBOL, Layout};
+use detector_common::verdict::FUSE_INIT;
 use thiserror::Error;
 
 use super::BackendChoice;
 use super::attach::Attachment;
+use super::btf::Place;
 use super::environment::Environment;
-use super::hooks::{ABORT, Candidate, Form, HOOKS, Hook, HookState, HookStatus, NO_TYPES, REFUSE, SYS_EXIT, When};
-use super::layout::{self, Kernel as KernelTypes};
+use super::hooks::{
+    ABORT, ANSWER, Candidate, Form, HOOKS, Hook, HookState, HookStatus, NO_TYPES, REFUSE, SEND, SYS_EXIT, When,
+};
+use super::layout::{self, Kernel as KernelTypes, Unfit};
 use super::log;
 use super::plain::Plain;
-use super::prove::{self, ProveError};
+use super::prove::{self, Seen};
 use crate::model::BackendKind;
 
 /// Built from `detector-ebpf/` by `cargo xtask build-ebpf`.
@@ -30,7 +34,7 @@ pub enum HookError {
     #[error("this kernel has no {place} {name}")]
     Absent {
         /// Which of the two.
-        place: &'static str,
+        place: Place,
         /// Its name.
         name: &'static str,
     },
@@ -45,11 +49,11 @@ pub enum HookError {
         /// What was seen.
         why: String,
     },
-    /// The kernel's structures lack what the program reads.
-    #[error("this kernel's BTF lacks {}", .members.join(", "))]
-    NoMember {
-        /// Which, as `structure.member`.
-        members: Vec<&'static str>,
+    /// By the kernel's own word, the program would read something else than it means to.
+    #[error("this kernel is not as its programs take it to be: {}", .what.join("; "))]
+    Unfit {
+        /// What is not, and how it is instead.
+        what: Vec<String>,
     },
     /// The kernel refused to load or attach a program.
     #[error("{program}: {action} failed: {error}{}{}", clause(.blame), clause(.log))]
@@ -77,7 +81,7 @@ fn clause(text: &Option<String>) -> Cow<'_, str> {
 impl HookError {
     const fn state(&self) -> HookState {
         match self {
-            Self::Absent { .. } | Self::NoMember { .. } => HookState::Unsupported,
+            Self::Absent { .. } | Self::Unfit { .. } => HookState::Unsupported,
             Self::NotWanted(_) => HookState::NotNeeded,
             Self::Refused { .. } | Self::Untrue { .. } | Self::Earlier(_) => HookState::Refused,
         }
@@ -110,6 +114,16 @@ pub(super) fn load(
             return Err(refuse_all(&HookError::Earlier(error.to_string())));
         }
     };
+    attach(types, environment, choice, kernel_log)
+}
+
+/// The same, for types that were read.
+fn attach(
+    types: KernelTypes,
+    environment: &Environment,
+    choice: BackendChoice,
+    kernel_log: bool,
+) -> Result<Loaded, Vec<HookStatus>> {
     let earlier = |error: EbpfError| refuse_all(&HookError::Earlier(explain(&error, environment)));
     let mut ebpf = create(&types, kernel_log).map_err(earlier)?;
     let btf = Btf::from_sys_fs().map_err(|error| earlier(error.into()))?;
@@ -213,13 +227,10 @@ impl Trial<'_> {
     }
 
     fn first_that_works(&mut self, hook: &Hook) -> Result<Found, HookError> {
-        let members = hook.missing(&self.types);
-        if !members.is_empty() {
-            return Err(HookError::NoMember { members });
-        }
+        check(hook.unfit(&self.types))?;
         let mut first: Option<HookError> = None;
         for candidate in hook.candidates(&self.types, self.choice) {
-            let attached = self.attach(candidate);
+            let attached = check(candidate.unfit(&self.types)).and_then(|()| self.attach(candidate));
             if let Err(error) = &attached {
                 tracing::debug!(program = candidate.program, %error, "a kernel program does not work here");
             }
@@ -238,7 +249,7 @@ impl Trial<'_> {
                 Err(_) => {}
             }
         }
-        Err(first.unwrap_or(HookError::Absent { place: "tracepoint", name: hook.name }))
+        Err(first.unwrap_or(HookError::Absent { place: Place::Tracepoint, name: hook.name }))
     }
 
     fn attach(&mut self, candidate: Candidate) -> Result<Attachment, HookError> {
@@ -264,31 +275,63 @@ impl Trial<'_> {
         })
     }
 
-    /// Has the kernel make and end a connection that nobody sees, and looks whether the hook on the abort tells of it, under
-    /// the number that it has. Memory whose layout is only assumed is not trusted otherwise.
+    /// Has the kernel make and end a connection that nobody sees, and looks whether the hooks tell of it, under the number
+    /// that it has. What they read is not trusted otherwise.
     fn prove(&mut self, events: &mut RingBuf<MapData>) {
-        let Some(Candidate { program, .. }) = self.serves(ABORT) else { return };
-        let why = match prove::run(events) {
-            Ok(()) => return,
-            Err(ProveError::Impossible(error)) if !self.types.assumed => {
-                tracing::debug!(%error, "the hooks were not tried on a connection");
-                return;
+        if [ABORT, SEND, ANSWER].into_iter().all(|name| self.serves(name).is_none()) {
+            return;
+        }
+        match prove::run(&mut self.ebpf, events) {
+            Ok(seen) => self.refuse_untrue(&seen),
+            Err(error) if self.types.assumed => {
+                let why = format!(
+                    "what it reads can't be checked, since no FUSE connection could be made for a trial: {error}"
+                );
+                self.refuse(|hook, candidate| hook.reads_fuse() || candidate.form.place() == Place::Function, &why);
             }
-            Err(error) => error.to_string(),
-        };
-        let of_functions = |found: &Found| found.candidate.form.place() == "function";
-        let found = self.found.iter().filter(|(_, found)| found.as_ref().is_ok_and(of_functions));
-        let names: Vec<_> = found.map(|(name, _)| *name).collect();
-        for name in names {
-            let untrue = Err(HookError::Untrue { program, why: why.clone() });
-            if let Some(Ok(Found { attachment: Some(attachment), .. })) = self.found.insert(name, untrue) {
-                // What is still attached tells of numbers that mean nothing.
-                let _ = attachment.detach(&mut self.ebpf);
-            }
+            Err(error) => tracing::debug!(%error, "the hooks were not tried on a connection"),
         }
         for hook in HOOKS.iter().filter(|hook| hook.when == When::OnDemand) {
             self.try_hook(hook);
         }
+    }
+
+    fn refuse_untrue(&mut self, seen: &Seen) {
+        let untrue = |what| {
+            let device = seen.device;
+            format!(
+                "a FUSE connection made for a trial ({device}) {what} and this was not told, so this kernel's structures are not \
+                 what they were taken for"
+            )
+        };
+        if !seen.aborted && self.serves(ABORT).is_some() {
+            self.refuse(|_, candidate| candidate.form.place() == Place::Function, &untrue("was ended"));
+        }
+        if seen.sent != Some(FUSE_INIT) {
+            self.refuse(|hook, _| hook.name == SEND, &untrue("was sent FUSE_INIT"));
+        }
+        if !seen.answered || seen.sent.is_some_and(|opcode| opcode != FUSE_INIT) {
+            self.refuse(|hook, _| hook.name == ANSWER, &untrue("had FUSE_INIT ended"));
+        }
+    }
+
+    /// Takes the hooks off that are chosen and serve: what is attached tells of things that mean nothing.
+    fn refuse(&mut self, chosen: impl Fn(&Hook, Candidate) -> bool, why: &str) {
+        for hook in &HOOKS {
+            let Some(candidate) = self.serves(hook.name).filter(|candidate| chosen(hook, *candidate)) else { continue };
+            let untrue = Err(HookError::Untrue { program: candidate.program, why: why.to_owned() });
+            if let Some(Ok(Found { attachment: Some(attachment), .. })) = self.found.insert(hook.name, untrue) {
+                let _ = attachment.detach(&mut self.ebpf);
+            }
+        }
+    }
+}
+
+fn check(unfit: Vec<&Unfit>) -> Result<(), HookError> {
+    if unfit.is_empty() {
+        Ok(())
+    } else {
+        Err(HookError::Unfit { what: unfit.into_iter().map(Unfit::to_string).collect() })
     }
 }
 
@@ -372,3 +415,6 @@ where
     let map = ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })?;
     T::try_from(map)
 }
+
+#[cfg(test)]
+mod tests;

@@ -242,7 +242,7 @@ impl Kernel {
         if self.refusals && self.on_demand.is_none() {
             return Ok(());
         }
-        let candidate = self.on_demand.ok_or(HookError::Absent { place: "tracepoint", name: SYS_EXIT })?;
+        let candidate = self.on_demand.ok_or(HookError::Absent { place: btf::Place::Tracepoint, name: SYS_EXIT })?;
         let refused = |action, error| load::refused(candidate, action, error, &Environment::read());
         match (attached, self.calls.take()) {
             (true, None) => {
