@@ -37,7 +37,18 @@ pub use self::doctor::{BtfState, Doctor, Verdict, examine, release};
 pub use self::environment::{Capability, Healing, Lockdown, MOUNT_CAPABILITY};
 pub use self::events::{EventStream, KernelEvent};
 pub use self::hooks::{HookState, HookStatus, SYS_EXIT};
+pub use self::layout::LayoutError;
 pub use self::load::HookError;
+
+/// What of a kernel's types, given as BTF, is not as the programs take it to be: they are not attached where they read it. With
+/// `module`, FUSE's own types where it is a module.
+///
+/// # Errors
+/// When the bytes are no BTF that is understood.
+pub fn unfit_types(kernel: &[u8], module: Option<&[u8]>) -> Result<Vec<String>, LayoutError> {
+    let described = layout::Described { kernel, module, modules: module.is_some() };
+    Ok(layout::resolve(&described)?.unfit.iter().map(ToString::to_string).collect())
+}
 
 /// Which backend is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
