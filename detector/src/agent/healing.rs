@@ -348,10 +348,20 @@ impl Node {
             .filter(|known| known.id != id && known.healing.as_ref().is_some_and(Healing::takes_replacement));
         let waiting: Vec<_> = waiting.map(|known| known.id).collect();
         for dead in waiting {
-            if self.replacement(dead).is_some_and(|mount| mount.device == id.device) {
+            let is_it = |mount: Mount| mount.device == id.device;
+            if !self.is_checked(dead, id.device) && self.replacement(dead).is_some_and(is_it) {
                 self.attempt(dead);
             }
         }
+    }
+
+    /// Every mount was healed from that replacement, and a look will tell whether one is left. Until then those that a healthy
+    /// one covers now, as guards do before Linux 6.5, look as if they were.
+    fn is_checked(&self, dead: ConnectionId, replacement: DeviceNumber) -> bool {
+        let healing = self.connections.get(&dead).and_then(|known| known.healing.as_ref());
+        healing.is_some_and(|healing| {
+            matches!(healing.stage, Stage::Checking(_)) && healing.ready.is_some_and(|(device, _)| device == replacement)
+        })
     }
 
     /// A recovery that was begun for this connection goes on.

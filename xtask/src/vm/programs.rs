@@ -13,9 +13,12 @@ use crate::workspace::{self, Built};
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What tests and their daemons run, if it is installed. What is missing is skipped by those tests, and told.
-const TOOLS: [&str; 10] = [
+const TOOLS: [&str; 12] = [
     "mount",
     "umount",
+    // Busybox's knows no `--propagation unchanged` and no priority by process id.
+    "unshare",
+    "renice",
     "losetup",
     "setpriv",
     "fusermount3",

@@ -33,7 +33,8 @@ pub(in crate::recovery) struct Former {
     handle: OwnedFd,
     namespace: NamespaceId,
     mark: Mark,
-    /// The connections that it serves, where the kernel tells (Linux 6.18).
+    /// The connections that it serves: as the kernel tells (Linux 6.18), or else, for one that was launched for a single
+    /// connection, what is mounted at that one's places where the daemon lives.
     serves: Vec<DeviceNumber>,
 }
 
@@ -56,10 +57,14 @@ pub(in crate::recovery) fn find(dead: &[Mount], table: &Parsed) -> io::Result<Ve
     found.dedup();
     let former = |pid: u32| {
         let handle = pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()?;
-        let mark = mark_of(pid, own)?;
+        let (mark, namespace) = (mark_of(pid, own)?, namespace_of(pid)?);
         let holds = |(device, pids): (&DeviceNumber, &Vec<u32>)| pids.contains(&pid).then_some(*device);
-        let serves = holders.by_connection.iter().filter_map(holds).collect();
-        Some(Former { pid, handle, namespace: namespace_of(pid)?, mark, serves })
+        let mut serves: Vec<_> = holders.by_connection.iter().filter_map(holds).collect();
+        if serves.is_empty() && namespace != own && mark.is_for_one() {
+            // Of the dead ones, copies can hang there.
+            serves = mounted_at(pid, namespace, dead).into_iter().filter(|device| !mark.names(*device)).collect();
+        }
+        Some(Former { pid, handle, namespace, mark, serves })
     };
     Ok(found.into_iter().filter_map(former).collect())
 }
@@ -114,20 +119,9 @@ impl Former {
     /// Launched for one of these; its launcher is gone, and what it serves is not mounted in the caller's namespace.
     fn is_orphan(&self, dead: &[Mount], table: &Parsed) -> bool {
         let unseen = |device: &DeviceNumber| table.mounts.iter().all(|mount| mount.device != *device);
-        let serves_unseen = || match self.serves.as_slice() {
-            // The kernel doesn't tell. What is mounted at the dead one's place, where the daemon lives, is the daemon's.
-            [] => self.mark.is_for_one() && self.mounted_at(dead).iter().any(unseen),
-            devices => devices.iter().all(unseen),
-        };
+        let serves_unseen = !self.serves.is_empty() && self.serves.iter().all(unseen);
         let own = table.mounts.first().map(|mount| mount.namespace);
-        own != Some(self.namespace) && self.mark.is_for(dead) && serves_unseen() && !self.has_launcher()
-    }
-
-    fn mounted_at(&self, dead: &[Mount]) -> Vec<DeviceNumber> {
-        let text = fs::read(format!("/proc/{}/mountinfo", self.pid)).unwrap_or_default();
-        let mounts = mountinfo::parse(&text, self.namespace).mounts.into_iter();
-        let at_a_place = |mount: &Mount| dead.iter().any(|dead| dead.mount_point == mount.mount_point);
-        mounts.filter(at_a_place).map(|mount| mount.device).collect()
+        own != Some(self.namespace) && self.mark.is_for(dead) && serves_unseen && !self.has_launcher()
     }
 
     /// A process above it in its mount namespace, which was made by the launcher, has no mark: the launcher itself.
@@ -160,6 +154,22 @@ impl Former {
     }
 }
 
+/// What is seen where one of these is mounted, in the process's namespace.
+fn mounted_at(pid: u32, namespace: NamespaceId, dead: &[Mount]) -> Vec<DeviceNumber> {
+    let text = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    visible_at(&mountinfo::parse(&text, namespace).mounts, dead)
+}
+
+fn visible_at(table: &[Mount], dead: &[Mount]) -> Vec<DeviceNumber> {
+    let at_a_place = |mount: &&Mount| dead.iter().any(|dead| dead.mount_point == mount.mount_point);
+    let covers = |other: &Mount, mount: &Mount| other.parent == mount.id && other.mount_point == mount.mount_point;
+    let is_seen = |mount: &&Mount| !table.iter().any(|other| covers(other, mount));
+    let mut found: Vec<_> = table.iter().filter(at_a_place).filter(is_seen).map(|mount| mount.device).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
 fn is_dead_now(mount: &Mount) -> bool {
     matches!(sys::look_at(&MountTarget::from(mount)), Ok(Looked::Same(seen))
         if matches!(ask(seen.fd.as_fd(), mount.owner_only()), Err(AskError::Dead(_))))
@@ -186,4 +196,21 @@ fn namespace_of(pid: u32) -> Option<NamespaceId> {
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_layers_the_one_on_top_is_seen() {
+        let table = mountinfo::parse(
+            b"30 1 0:50 / /m rw - fuse a rw\n31 30 0:51 / /m rw - fuse a rw\n32 1 0:52 / /other rw - fuse a rw\n",
+            NamespaceId(1),
+        );
+        let dead = &table.mounts[..1];
+        assert_eq!(visible_at(&table.mounts, dead), [DeviceNumber { major: 0, minor: 51 }]);
+        assert_eq!(visible_at(&table.mounts[..1], dead), [DeviceNumber { major: 0, minor: 50 }]);
+        assert_eq!(visible_at(&table.mounts[2..], dead), []);
+    }
 }

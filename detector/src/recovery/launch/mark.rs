@@ -70,6 +70,11 @@ impl Mark {
         dead.iter().any(|mount| self.connections.contains(&mount.device) && is_old(mount))
     }
 
+    /// Whether the connection of this number is one that it was launched for.
+    pub(super) fn names(&self, device: DeviceNumber) -> bool {
+        self.connections.contains(&device)
+    }
+
     /// Whether it was launched for one connection only.
     pub(super) fn is_for_one(&self) -> bool {
         self.connections.len() == 1
