@@ -1,16 +1,24 @@
 //! A daemon that answers nobody: it hangs, which is no death (S11).
 
 use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use fuse_detector_tests::heal::Before;
 use fuse_detector_tests::steer::{Command, Opcode};
-use fuse_detector_tests::{Agent, Event, Options, Sandbox, Steerfs, process, scenarios};
+use fuse_detector_tests::{Agent, Event, Options, Sandbox, Steerfs, backend, process, scenarios};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-scenarios!(a_stopped_daemon, a_request_that_is_never_answered, answers_that_take_their_time, ended_for_those_who_wait);
+scenarios!(
+    a_stopped_daemon,
+    a_request_that_is_never_answered,
+    answers_that_take_their_time,
+    ended_for_those_who_wait,
+    never_initialised,
+    a_request_beyond_the_kernels_limit,
+);
 
 /// Not more than a test can wait for.
 const THRESHOLD: Duration = Duration::from_secs(2);
@@ -124,4 +132,77 @@ fn answers_that_take_their_time(sandbox: &Sandbox) {
     }
     daemon.send(&Command::Reset(true));
     assert_eq!(agent.seen_until_sentinel(|event| event.is_at(path) && is_alarm(event)), []);
+}
+
+/// The daemon mounts, and never answers the first request. Then it dies.
+fn never_initialised(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::rule(sandbox, "**", json!({"mode": "observe", "hungAfter": "2s"})));
+    let daemon = Steerfs::mount(sandbox, "mnt", &["--mute"]);
+    let path = daemon.mount_point();
+    if sandbox.backend().has_programs() {
+        let hung = agent.wait("hung", path);
+        assert_eq!(hung.at("/reason"), &json!({"kind": "neverInitialised"}), "{hung}");
+        assert_eq!(hung.text("/oldestRequest/opcode"), "INIT", "{hung}");
+    }
+    daemon.kill(Signal::SIGKILL);
+    let dead = agent.wait("dead", path);
+    if sandbox.backend().has_programs() {
+        assert_eq!(dead.text("/reason/kind"), "neverInitialised", "{dead}");
+        // Nobody answered, so who served is known from the descriptor only (Linux 6.18).
+        if dead.at("/daemon/pid") == &json!(daemon.pid()) {
+            assert_eq!(dead.text("/reason/end/signal"), "SIGKILL", "{dead}");
+        }
+    }
+    assert_eq!(agent.seen(|event| event.is("ready", path)), [], "it never was");
+}
+
+/// The kernel itself ends connections with requests that are too old, if it is told to (Linux 6.15). Its limit is read when
+/// FUSE_INIT is answered, so it concerns no other test's connection.
+fn a_request_beyond_the_kernels_limit(sandbox: &Sandbox) {
+    /// The least that the kernel takes (`FUSE_TIMEOUT_TIMER_FREQ`, fs/fuse/fuse_i.h); it looks as often.
+    const LIMIT: &str = "15";
+    let Some(limit) = KernelLimit::set(LIMIT) else {
+        return backend::skip(false, "this kernel has no limit for a request's age (Linux 6.15)");
+    };
+    let mut agent =
+        Agent::start(sandbox, &Options::rule(sandbox, "**", json!({"mode": "observe", "hungAfter": "10m"})));
+    let daemon = Steerfs::mount(sandbox, "mnt", &[]);
+    drop(limit);
+    let path = daemon.mount_point();
+    agent.wait("ready", path);
+    daemon.never_answer(Opcode::Lookup);
+    let asked = path.join("never");
+    let application = thread::spawn(move || fs::metadata(asked).map(drop).map_err(|error| error.raw_os_error()));
+
+    let dead = agent.wait_within(Duration::from_secs(60), "the kernel to end it", |event| event.is("dead", path));
+    if sandbox.backend().has_programs() {
+        assert_eq!(dead.at("/reason"), &json!({"kind": "requestTimeout"}), "{dead}");
+    }
+    let seen = application.join().expect("the application");
+    assert!(matches!(seen, Err(Some(libc::ECONNABORTED | libc::ENOTCONN))), "{seen:?}");
+}
+
+/// The kernel's limit for the age of a request; restored when dropped.
+struct KernelLimit {
+    before: String,
+    /// Another test would take this one's limit for what was there before.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl KernelLimit {
+    const FILE: &str = "/proc/sys/fs/fuse/default_request_timeout";
+
+    fn set(seconds: &str) -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = fs::read_to_string(Self::FILE).ok()?;
+        fs::write(Self::FILE, seconds).expect("set the limit");
+        Some(Self { before, _alone: alone })
+    }
+}
+
+impl Drop for KernelLimit {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::FILE, &self.before);
+    }
 }

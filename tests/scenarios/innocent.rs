@@ -1,4 +1,4 @@
-//! What looks like a death and is none (S10, S13, S15, S16).
+//! What looks like a death and is none (S10, S15, S16).
 
 use std::fs;
 use std::io;
@@ -22,7 +22,6 @@ scenarios!(
     slow_replies,
     errors_of_the_daemons_own,
     errors_that_have_nothing_to_do_with_fuse,
-    handed_over_descriptor,
     healthy_mounts_are_left_alone,
 );
 
@@ -136,26 +135,6 @@ fn errors_that_have_nothing_to_do_with_fuse(sandbox: &Sandbox) {
     let told = agent.seen_until_sentinel(|event| event.is_below(sandbox.path()) && is_alarm(event));
     assert_eq!(told, []);
     assert!(!process::is_gone(daemon.pid()));
-}
-
-/// S13: the old daemon hands its descriptor to a new process and exits; later the new one dies.
-fn handed_over_descriptor(sandbox: &Sandbox) {
-    let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
-    let old = Steerfs::mount(sandbox, "mnt", &[]);
-    let path = old.mount_point();
-    agent.wait("ready", path);
-    let (new, socket) = Steerfs::receiver(sandbox, path);
-
-    old.send(&Command::PassDescriptor(socket));
-    old.send(&Command::Exit { code: 0, unmount: false });
-    wait::until("the old daemon to end", || process::is_gone(old.pid()).then_some(()));
-
-    assert_eq!(ask(path), Ok(()), "the new daemon serves on");
-    assert_eq!(agent.seen_until_sentinel(|event| event.is_at(path) && is_alarm(event)), []);
-    new.kill(Signal::SIGKILL);
-    let dead = agent.wait("dead", path);
-    assert_eq!(dead.at("/daemon"), &json!({"pid": new.pid(), "comm": "steerfs", "alive": false}), "{dead}");
-    assert_eq!(dead.text("/reason/signal"), "SIGKILL", "{dead}");
 }
 
 /// While others die and are healed, nothing is asked of a healthy file system.

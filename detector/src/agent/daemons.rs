@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::event::{Action, Found};
 use super::launch::{Launch, is_launched_for};
 use super::node::Node;
-use crate::health::{DaemonEnd, ExitSource, Input};
+use crate::health::{DaemonEnd, ExitSource, Input, Others};
 use crate::model::{Boottime, ConnectionId, Daemon, ExitStatus, Process};
 use crate::mounts::DaemonRecord;
 
@@ -124,13 +124,14 @@ impl Node {
     pub(super) fn holders_found(&mut self, holders: Found) {
         let again = std::mem::replace(&mut self.holders, HoldersAsked::No) == HoldersAsked::Again;
         let lonely = self.without_daemon();
+        let others = self.others(&holders);
         let mut inconclusive = false;
         let ids: Vec<_> = self.connections.keys().copied().filter(|id| self.is_current(*id)).collect();
         for id in ids {
             let found = holders.by_connection.get(&id.device).cloned().unwrap_or_default();
             let asked = self.connections.get_mut(&id).is_some_and(|known| std::mem::take(&mut known.asks_holders));
             if asked {
-                self.push(id, Input::Holders(found.clone()));
+                self.push(id, Input::Holders { named: found.clone(), others: others.clone() });
             }
             // Who else holds the descriptor of a connection whose daemon is known may be a child that merely inherited it.
             if lonely.contains(&id) {
@@ -142,13 +143,34 @@ impl Node {
         }
         let unattributed = holders.unattributed;
         if let Some(device) = self.without_daemon().first().map(|id| id.device) {
-            for pid in unattributed {
+            for Process { pid, .. } in unattributed {
                 if let Entry::Vacant(unknown) = self.candidates.entry(pid) {
                     unknown.insert(None);
                     self.actions.extend([Action::WatchProcess { pid, device }, Action::Remember(pid)]);
                 }
             }
             self.attribute();
+        }
+    }
+
+    /// Who has more descriptors than connections that it is known to serve, where the kernel doesn't say what for.
+    fn others(&mut self, holders: &Found) -> Others {
+        self.names_holders |= !holders.by_connection.is_empty();
+        if self.names_holders {
+            return Others::Nobody;
+        }
+        let serves = |pid| {
+            let served = self.processes.get(&pid).into_iter().flat_map(|watched| &watched.serves);
+            served.filter(|id| self.connections.get(*id).is_some_and(Connection::is_up)).count()
+        };
+        let has = |pid| holders.unattributed.iter().filter(|other| other.pid == pid).count();
+        let mut unexplained = holders.unattributed.iter().filter(|holder| has(holder.pid) > serves(holder.pid));
+        match unexplained.next() {
+            None if holders.denied == 0 => Others::Nobody,
+            Some(one) if holders.denied == 0 && unexplained.all(|other| other.pid == one.pid) => {
+                Others::One(one.clone())
+            }
+            Some(_) | None => Others::Several,
         }
     }
 

@@ -27,8 +27,10 @@ pub struct Found {
     pub began: Boottime,
     /// Of which connection (fdinfo tells it since Linux 6.18).
     pub by_connection: BTreeMap<DeviceNumber, Vec<Process>>,
-    /// Process ids of those of whom it is not known.
-    pub unattributed: Vec<u32>,
+    /// Those of whom it is not known, each as often as it has such a descriptor.
+    pub unattributed: Vec<Process>,
+    /// Processes whose descriptors can't be seen.
+    pub denied: usize,
 }
 
 /// Everything that can happen to the agent. Each is a fact or an answer; none is a decision.

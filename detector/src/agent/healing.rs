@@ -299,9 +299,18 @@ impl Node {
         if !matches!(bring, Bring::Existing(_)) {
             self.isolating.insert(id);
         }
-        let job = RecoverJob { bring, dead, features: self.setting.features, deadline };
+        let launched = self.launched(&dead);
+        let job = RecoverJob { bring, dead, launched, features: self.setting.features, deadline };
         self.push(id, Input::RecoveryStarted);
         self.actions.push(Action::Recover { connection: id, job: Box::new(job) });
+    }
+
+    /// Living daemons of these that the agent launched.
+    fn launched(&self, dead: &[Mount]) -> Vec<u32> {
+        let is_one = |known: &&Connection| dead.iter().any(|mount| mount.device == known.id.device);
+        let ours = self.connections.values().filter(|known| known.launch.as_ref().is_some_and(|launch| launch.ours));
+        let living = |known: &Connection| known.daemon.as_ref().filter(|daemon| daemon.alive).map(|daemon| daemon.pid);
+        ours.filter(is_one).filter(|known| known.is_down()).filter_map(living).collect()
     }
 
     /// A daemon can live on when its connection is aborted. One that the agent did not launch is not the agent's to end.
@@ -360,7 +369,8 @@ impl Node {
     fn is_checked(&self, dead: ConnectionId, replacement: DeviceNumber) -> bool {
         let healing = self.connections.get(&dead).and_then(|known| known.healing.as_ref());
         healing.is_some_and(|healing| {
-            matches!(healing.stage, Stage::Checking(_)) && healing.ready.is_some_and(|(device, _)| device == replacement)
+            matches!(healing.stage, Stage::Checking(_))
+                && healing.ready.is_some_and(|(device, _)| device == replacement)
         })
     }
 

@@ -91,6 +91,8 @@ pub struct Node {
     pub(super) pending: VecDeque<(ConnectionId, Input)>,
     pub(super) actions: Vec<Action>,
     pub(super) holders: HoldersAsked,
+    /// The kernel says of a descriptor whose it is (Linux 6.18): it has done so once.
+    pub(super) names_holders: bool,
     vfs_wanted: bool,
     /// A look at the own mount table is under way or about to be.
     pub(super) looking: bool,
@@ -122,6 +124,7 @@ impl Node {
             pending: VecDeque::new(),
             actions: Vec::new(),
             holders: HoldersAsked::No,
+            names_holders: false,
             vfs_wanted: false,
             looking: false,
             looked: false,

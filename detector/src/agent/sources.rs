@@ -9,7 +9,7 @@ use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::event::{Event, Found, Scope};
 use crate::model::{Boottime, ConnectionId, DeviceNumber, Process};
-use crate::mounts::{self, AbortNotice, AbortWatch, ControlFs, MountWatch, ProcessWatch, Scanner, Snapshot};
+use crate::mounts::{self, AbortNotice, AbortWatch, ControlFs, Holders, MountWatch, ProcessWatch, Scanner, Snapshot};
 use crate::recovery::{self, Looked, MountTarget};
 
 /// The queue's near end. Unbounded, because its length is bounded by those who fill it: one answer for each question
@@ -124,7 +124,9 @@ pub(super) fn find_holders(queue: Queue) {
         let began = Boottime::now();
         let found = match mounts::holders() {
             Ok(holders) => {
-                Found { began, by_connection: named(holders.by_connection), unattributed: holders.unattributed }
+                let Holders { by_connection, unattributed, denied } = holders;
+                let unattributed = unattributed.into_iter().map(process).collect();
+                Found { began, by_connection: named(by_connection), unattributed, denied }
             }
             Err(error) => {
                 tracing::warn!(%error, "/proc can't be searched for FUSE daemons");
@@ -149,8 +151,11 @@ pub(super) fn free(connection: ConnectionId, target: MountTarget, queue: Queue) 
     });
 }
 
+fn process(pid: u32) -> Process {
+    Process { pid, comm: mounts::comm(pid) }
+}
+
 fn named(holders: BTreeMap<DeviceNumber, Vec<u32>>) -> BTreeMap<DeviceNumber, Vec<Process>> {
-    let process = |pid| Process { pid, comm: mounts::comm(pid) };
     holders.into_iter().map(|(device, pids)| (device, pids.into_iter().map(process).collect())).collect()
 }
 

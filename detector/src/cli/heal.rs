@@ -90,7 +90,8 @@ async fn heal(arguments: &HealArgs, ui: &Ui) -> Result<u8, Stop> {
     if arguments.dry_run {
         return show_plan(&own, &dead, &bring, arguments.output.output).map_err(failed);
     }
-    let job = RecoverJob { bring, dead, features: Features::detect(), deadline: time + HEAL_DEADLINE };
+    let job =
+        RecoverJob { bring, dead, launched: Vec::new(), features: Features::detect(), deadline: time + HEAL_DEADLINE };
     carry_out(&pool, job, arguments.output.output, ui).await.map_err(failed)
 }
 

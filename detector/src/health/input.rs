@@ -80,6 +80,17 @@ pub struct DaemonEnd {
     pub oom: bool,
 }
 
+/// Processes with a descriptor of some connection, of which nobody knows which: before Linux 6.18 the kernel doesn't say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Others {
+    /// There are none.
+    Nobody,
+    /// There is exactly one: if somebody holds the connection's descriptor, it is this one.
+    One(Process),
+    /// There are several, or can be.
+    Several,
+}
+
 /// What asking the kernel for the connection's health (fstatfs(2) in a disposable process) gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProbeOutcome {
@@ -200,8 +211,13 @@ pub enum Input {
         /// The connection's directory in the control file system still exists.
         control: bool,
     },
-    /// The answer to [`Effect::FindHolders`]: which processes hold the connection's descriptor.
-    Holders(Vec<Process>),
+    /// The answer to [`Effect::FindHolders`].
+    Holders {
+        /// Which processes hold the connection's descriptor, as the kernel names them.
+        named: Vec<Process>,
+        /// Who else may.
+        others: Others,
+    },
     /// A timer's time has passed.
     Timer(Timer),
     /// A strategy set to work on the dead connection.

@@ -29,5 +29,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use input::{DaemonEnd, Effect, ExitSource, Input, Origin, ProbeOutcome, State, Timer, Verdict, is_of_the_dead};
+pub use input::{
+    DaemonEnd, Effect, ExitSource, Input, Origin, Others, ProbeOutcome, State, Timer, Verdict, is_of_the_dead,
+};
 pub use machine::{GRACE, Machine};

@@ -41,6 +41,10 @@ fn outcome() -> impl Strategy<Value = ProbeOutcome> {
     ]
 }
 
+fn others() -> impl Strategy<Value = Others> {
+    prop_oneof![Just(Others::Nobody), process().prop_map(Others::One), Just(Others::Several)]
+}
+
 fn timer() -> impl Strategy<Value = Timer> {
     prop_oneof![Just(Timer::Grace), Just(Timer::Settle), Just(Timer::Retry)]
 }
@@ -80,7 +84,7 @@ fn input() -> impl Strategy<Value = Input> {
         1 => Just(Input::Stalled { cause: None }),
         1 => Just(Input::Progress),
         3 => (0_usize..3, any::<bool>()).prop_map(|(count, control)| Input::Mounts { count, control }),
-        1 => prop::collection::vec(process(), 0..3).prop_map(Input::Holders),
+        1 => (prop::collection::vec(process(), 0..3), others()).prop_map(|(named, others)| Input::Holders { named, others }),
         4 => timer().prop_map(Input::Timer),
         1 => Just(Input::RecoveryStarted),
         1 => prop_oneof![
@@ -101,7 +105,7 @@ fn proves(input: &Input, state: State) -> bool {
         Input::RequestsAborted { exiting, .. } => *exiting,
         Input::Aborted { cause, .. } => *cause != AbortCause::LastUnmount,
         // A connection without mounts that outlives its daemon, and that nobody holds.
-        Input::Holders(holders) => state == State::Detached && holders.is_empty(),
+        Input::Holders { named, .. } => state == State::Detached && named.is_empty(),
         _ => false,
     }
 }
@@ -119,7 +123,7 @@ impl Watcher {
     fn check(&mut self, input: &Input, before: State, effects: &[Effect], after: State) {
         match input {
             Input::Probed { .. } => self.probe_outstanding = false,
-            Input::Holders(_) => self.holders_outstanding = false,
+            Input::Holders { .. } => self.holders_outstanding = false,
             _ => {}
         }
         self.evidence |= proves(input, before);

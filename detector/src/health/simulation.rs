@@ -178,7 +178,7 @@ impl World {
                     holders.push(HOLDER);
                 }
                 let holders = holders.into_iter().map(|pid| Process { pid, comm: None }).collect();
-                self.tell(Channel::Answers, Input::Holders(holders));
+                self.tell(Channel::Answers, Input::Holders { named: holders, others: Others::Nobody });
             }
             Event::Timer(timer, armed) if self.armed.get(&timer) == Some(&armed) => {
                 self.armed.remove(&timer);

@@ -48,7 +48,11 @@ pub enum Reason {
         holder: Option<Process>,
     },
     /// The daemon never answered FUSE_INIT.
-    NeverInitialised,
+    NeverInitialised {
+        /// How the daemon ended, where that was seen.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        end: Option<Box<Reason>>,
+    },
     /// It serves nobody: requests wait and none is answered.
     Stalled {
         /// What keeps the daemon from answering, where that can be seen.
@@ -70,7 +74,7 @@ impl Reason {
             Self::ForcedUnmount { .. } => "forcedUnmount",
             Self::RequestTimeout => "requestTimeout",
             Self::DescriptorHeld { .. } => "descriptorHeld",
-            Self::NeverInitialised => "neverInitialised",
+            Self::NeverInitialised { .. } => "neverInitialised",
             Self::Stalled { .. } => "stalled",
             Self::Unknown => "unknown",
         }
@@ -111,7 +115,8 @@ impl fmt::Display for Reason {
                 f.write_str("daemon gone, its descriptor held")?;
                 by(f, "by", holder)
             }
-            Self::NeverInitialised => f.write_str("the daemon never answered FUSE_INIT"),
+            Self::NeverInitialised { end: None } => f.write_str("the daemon never answered FUSE_INIT"),
+            Self::NeverInitialised { end: Some(end) } => write!(f, "the daemon never answered FUSE_INIT: {end}"),
             Self::Stalled { cause: None } => f.write_str("requests wait and none is answered"),
             Self::Stalled { cause: Some(cause) } => write!(f, "requests wait and none is answered: {}", cause.words()),
             Self::Unknown => f.write_str("nobody saw it die"),
@@ -148,7 +153,7 @@ mod tests {
             Reason::ForcedUnmount { actor: None },
             Reason::RequestTimeout,
             Reason::DescriptorHeld { holder: None },
-            Reason::NeverInitialised,
+            Reason::NeverInitialised { end: None },
             Reason::Stalled { cause: None },
             Reason::Unknown,
         ] {

@@ -17,7 +17,7 @@ pub struct Holders {
     /// its number may be another connection's by now.
     pub by_connection: BTreeMap<DeviceNumber, Vec<u32>>,
     /// Processes with a descriptor of which the kernel doesn't say what it serves: any descriptor on an older kernel,
-    /// one that was not used for a mount yet on a newer one. Ascending.
+    /// one that was not used for a mount yet on a newer one. Ascending, each as often as it has such descriptors.
     pub unattributed: Vec<u32>,
     /// Processes whose descriptors the caller may not see (CAP_SYS_PTRACE is missing).
     pub denied: usize,
@@ -42,10 +42,11 @@ pub fn holders_of(pids: &[u32]) -> Holders {
             Err(_) => {}
         }
     }
-    holders.by_connection.values_mut().chain([&mut holders.unattributed]).for_each(|pids| {
+    holders.by_connection.values_mut().for_each(|pids| {
         pids.sort_unstable();
         pids.dedup();
     });
+    holders.unattributed.sort_unstable();
     holders
 }
 

@@ -15,6 +15,9 @@ pub struct RecoverJob {
     /// The dead mounts in the worker's own mount namespace. They are those of one connection or, where one daemon that
     /// served several is launched, of all these: their devices tell them apart.
     pub dead: Vec<Mount>,
+    /// Those among the processes that serve the dead connections which were launched by this program: where the kernel doesn't
+    /// tell what a process serves, nothing else says that such a one has outlived its connection.
+    pub launched: Vec<u32>,
     /// What the kernel can do.
     pub features: Features,
     /// How long it may take, from the start of the work to the last mount verified. What was launched and isn't ready by

@@ -64,7 +64,9 @@ fn to_launch(job: &RecoverJob, report: &mut dyn FnMut(ProgressForm)) -> Result<V
     let formers = former::find(&left, &table).map_err(RecoverError::kernel(Stage::Launch, "/proc"))?;
     let left = without_served(job, &left, &table, &formers, report)?;
     if !left.is_empty() {
-        former::make_way(&left, &table, &formers).into_iter().for_each(|what| report(ProgressForm::Noted { what }));
+        former::make_way(&left, &table, &formers, &job.launched)
+            .into_iter()
+            .for_each(|what| report(ProgressForm::Noted { what }));
     }
     Ok(left)
 }

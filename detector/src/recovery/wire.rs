@@ -268,16 +268,18 @@ impl From<BringForm> for Bring {
 pub(crate) struct JobForm {
     bring: BringForm,
     dead: Vec<MountForm>,
+    launched: Vec<u32>,
     features: Features,
     deadline: Duration,
 }
 
 impl From<&RecoverJob> for JobForm {
     fn from(job: &RecoverJob) -> Self {
-        let RecoverJob { bring, dead, features, deadline } = job;
+        let RecoverJob { bring, dead, launched, features, deadline } = job;
         Self {
             bring: bring.into(),
             dead: dead.iter().map(MountForm::from).collect(),
+            launched: launched.clone(),
             features: *features,
             deadline: *deadline,
         }
@@ -286,8 +288,8 @@ impl From<&RecoverJob> for JobForm {
 
 impl From<JobForm> for RecoverJob {
     fn from(form: JobForm) -> Self {
-        let JobForm { bring, dead, features, deadline } = form;
-        Self { bring: bring.into(), dead: dead.into_iter().map(Mount::from).collect(), features, deadline }
+        let JobForm { bring, dead, launched, features, deadline } = form;
+        Self { bring: bring.into(), dead: dead.into_iter().map(Mount::from).collect(), launched, features, deadline }
     }
 }
 
@@ -386,7 +388,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_job_comes_through_unchanged(bring in brings(), dead in prop::collection::vec(mounts(), 0..3), beneath: bool, deadline: Duration) {
-            let job = RecoverJob { bring, dead, features: Features { beneath, unique_id: !beneath }, deadline };
+            let features = Features { beneath, unique_id: !beneath };
+            let job = RecoverJob { bring, dead, launched: vec![7], features, deadline };
             let text = serde_json::to_vec(&JobForm::from(&job)).unwrap();
             let back: JobForm = serde_json::from_slice(&text).unwrap();
             prop_assert_eq!(RecoverJob::from(back), job);

@@ -277,6 +277,7 @@ fn the_agents_end_ends_what_is_not_yet_ready() {
         let job = fuse_detector::recovery::RecoverJob {
             bring: Bring::Respawn(spec),
             dead,
+            launched: Vec::new(),
             features: features(true),
             deadline: Duration::from_secs(60),
         };
@@ -503,6 +504,7 @@ fn a_command_may_unmount_the_dead_one_first_and_get_its_number() {
         let job = fuse_detector::recovery::RecoverJob {
             bring,
             dead: dead.clone(),
+            launched: Vec::new(),
             features: features(true),
             deadline: PATIENCE,
         };

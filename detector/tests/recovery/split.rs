@@ -62,7 +62,8 @@ struct Cut {
 
 async fn cut_off(pool: &Pool, bring: Bring, dead: Vec<Mount>) -> Cut {
     let all: Vec<PathBuf> = dead.iter().map(|mount| mount.mount_point.clone()).collect();
-    let job = RecoverJob { bring, dead, features: features(true), deadline: Duration::from_secs(60) };
+    let job =
+        RecoverJob { bring, dead, launched: Vec::new(), features: features(true), deadline: Duration::from_secs(60) };
     let mut progress = pool.recover(job);
     let (mut daemon, mut busy) = (None, None);
     loop {
@@ -142,6 +143,7 @@ fn what_a_killed_launcher_leaves_is_ended() {
             let job = RecoverJob {
                 bring: bring.clone(),
                 dead: dead.clone(),
+                launched: Vec::new(),
                 features: features(true),
                 deadline: Duration::from_secs(60),
             };

@@ -187,7 +187,7 @@ pub async fn recover_within(
     features: Features,
     deadline: Duration,
 ) -> Vec<Progress> {
-    let mut receiver = pool.recover(RecoverJob { bring, dead, features, deadline });
+    let mut receiver = pool.recover(RecoverJob { bring, dead, launched: Vec::new(), features, deadline });
     let mut all = Vec::new();
     while let Some(progress) = receiver.recv().await {
         all.push(progress);

@@ -1,7 +1,7 @@
 //! Who serves: found by looks at descriptors, watched, forgotten.
 
 use super::*;
-use crate::model::TransitionKind;
+use crate::model::{Reason, TransitionKind};
 
 impl Bench {
     /// A look for holders that began now has found these.
@@ -12,7 +12,7 @@ impl Bench {
 
     fn holders_since<const N: usize>(&mut self, began: Boottime, holders: [(u32, u32); N]) -> Did {
         let by_connection = holders.into_iter().map(|(minor, pid)| (device(minor), vec![process(pid)])).collect();
-        self.on(Event::HoldersFound(Found { began, by_connection, unattributed: Vec::new() }))
+        self.on(Event::HoldersFound(Found { began, by_connection, ..Found::default() }))
     }
 
     /// A mount that serves, as the look sees it that follows. Nobody knows whose it is.
@@ -87,7 +87,7 @@ fn candidates_are_watched_and_their_end_is_a_hint() {
     let mut bench = Bench::portable("rules: []");
     bench.found();
     let (began, at) = (bench.now, bench.now);
-    let holders = Found { began, by_connection: BTreeMap::new(), unattributed: vec![813, 814] };
+    let holders = Found { began, unattributed: [813, 814].map(process).to_vec(), ..Found::default() };
     let did = bench.on(Event::HoldersFound(holders.clone()));
     assert_eq!(did.watched(), [813, 814]);
     assert_eq!(did.probed(), [""; 0].map(|_| connection(0, 0)), "somebody holds it, who knows which");
@@ -104,8 +104,8 @@ fn a_candidate_that_names_the_mount_point_is_the_daemon() {
     bench.found();
     bench.mount(46, "/mnt/b");
     bench.look();
-    let unattributed = vec![813, 814, 815];
-    bench.on(Event::HoldersFound(Found { began: bench.now, by_connection: BTreeMap::new(), unattributed }));
+    let unattributed = [813, 814, 815].map(process).to_vec();
+    bench.on(Event::HoldersFound(Found { began: bench.now, unattributed, ..Found::default() }));
     let daemons = |bench: &Bench| {
         [45, 46].map(|minor| bench.node.connections[&connection(minor, 1)].daemon.clone().map(|known| known.pid))
     };
@@ -116,9 +116,39 @@ fn a_candidate_that_names_the_mount_point_is_the_daemon() {
     assert_eq!(daemons(&bench), [Some(813), None], "one of the two is a child of the other, who knows which");
     let at = bench.now;
     bench.on(Event::ProcessEnded { pid: 814, status: None, at });
-    let unattributed = vec![813, 815];
-    bench.on(Event::HoldersFound(Found { began: bench.now, by_connection: BTreeMap::new(), unattributed }));
+    let unattributed = [813, 815].map(process).to_vec();
+    bench.on(Event::HoldersFound(Found { began: bench.now, unattributed, ..Found::default() }));
     assert_eq!(daemons(&bench), [Some(813), Some(815)]);
+}
+
+/// Two connections, of whose daemons one has ended; the kernel does not say whose a descriptor is.
+#[test]
+fn a_holder_is_named_if_nobody_else_can_be_it() {
+    let held = |unattributed: &[u32], denied| -> Option<Option<u32>> {
+        let mut bench = Bench::portable("rules: []");
+        bench.found();
+        bench.mount(46, "/mnt/b");
+        bench.look();
+        let began = bench.now;
+        let both = [DAEMON, 813].map(process).to_vec();
+        bench.on(Event::HoldersFound(Found { began, unattributed: both, ..Found::default() }));
+        bench.remembered(DAEMON, "testfs source /mnt/a");
+        bench.remembered(813, "testfs source /mnt/b");
+        let at = bench.now;
+        bench.on(Event::ProcessEnded { pid: DAEMON, status: None, at });
+        bench.on(Event::Probed { connection: connection(45, 1), outcome: ProbeOutcome::TimedOut, at });
+        let unattributed = unattributed.iter().copied().map(process).collect();
+        bench.on(Event::HoldersFound(Found { began: bench.now, unattributed, denied, ..Found::default() }));
+        match bench.node.connections[&connection(45, 1)].machine.reason() {
+            Some(Reason::DescriptorHeld { holder }) => Some(holder.as_ref().map(|holder| holder.pid)),
+            _ => None,
+        }
+    };
+    assert_eq!(held(&[813], 0), None, "it has one for what it serves, and no other");
+    assert_eq!(held(&[813, 950], 0), Some(Some(950)));
+    assert_eq!(held(&[813, 813], 0), Some(Some(813)), "it serves one and has two");
+    assert_eq!(held(&[813, 813, 950], 0), Some(None), "either can be it");
+    assert_eq!(held(&[813, 950], 1), Some(None), "or one that hides");
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl Machine {
             Input::Stalled { cause } => self.stalled(cause, effects),
             Input::Mounts { count: 0, control } => self.no_mounts(control, effects),
             Input::Mounts { .. } => self.mounts_present(effects),
-            Input::Holders(holders) => self.holders(holders, effects),
+            Input::Holders { named, others } => self.holders(named, others, effects),
             Input::Timer(timer) => self.timer(timer, effects),
             Input::RecoveryStarted => self.recovery_started(),
             Input::Recovered => self.recovered(effects),
@@ -170,9 +170,12 @@ impl Machine {
 
     fn die(&mut self, cause: Cause, effects: &mut Effects) {
         let Cause { reason, moment, daemon, certain: _ } = cause;
-        let never = reason == Reason::Unknown && self.state == State::Created && self.origin == Origin::Seen;
         let reason = match (reason, &self.reason) {
-            _ if never => Reason::NeverInitialised,
+            (Reason::Unknown, _) if self.never_served() => Reason::NeverInitialised { end: None },
+            // Want of memory, and what a person did, says more than that it was not to serve for that.
+            (end @ (Reason::Signal { .. } | Reason::Exit { .. }), _) if self.never_served() => {
+                Reason::NeverInitialised { end: Some(Box::new(end)) }
+            }
             // Ended because it hung: what is known of that is more.
             (Reason::Stalled { .. }, Some(known @ Reason::Stalled { .. })) => known.clone(),
             (reason, _) => reason,
@@ -187,6 +190,12 @@ impl Machine {
             // Without mounts there will be no change of them that ends it.
             self.look_soon(effects);
         }
+    }
+
+    /// It appeared while the agent looked, and FUSE_INIT was not answered.
+    fn never_served(&self) -> bool {
+        let hangs_so = matches!(self.reason, Some(Reason::NeverInitialised { .. }));
+        self.origin == Origin::Seen && (self.state == State::Created || hangs_so)
     }
 
     fn recovery_started(&mut self) {

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{Effects, Machine};
 use crate::health::evidence::{Cause, Moment};
-use crate::health::input::{Effect, ExitSource, Origin, ProbeOutcome, State, Timer, is_of_the_dead};
+use crate::health::input::{Effect, ExitSource, Origin, Others, ProbeOutcome, State, Timer, is_of_the_dead};
 use crate::model::{Boottime, Process, Reason, StallCause};
 
 /// How long a death that nothing violent explains is held back: libfuse, and the helper of its `auto_unmount`, close the
@@ -200,7 +200,7 @@ impl Machine {
             let moment = held.map(|held| Moment { at: held.since, stamped: false });
             let mut cause = cause.unwrap_or(Cause::unknown(moment));
             if refused && cause.reason == Reason::Unknown {
-                cause.reason = Reason::NeverInitialised;
+                cause.reason = Reason::NeverInitialised { end: None };
             }
             self.die(cause, effects);
         } else if held.is_none() {
@@ -237,7 +237,7 @@ impl Machine {
         }
         match (self.state, self.origin) {
             _ if self.evidence.abandoned() => self.find_holders(effects),
-            (State::Created, Origin::Seen) => self.hang(Reason::NeverInitialised, effects),
+            (State::Created, Origin::Seen) => self.hang(Reason::NeverInitialised { end: None }, effects),
             (State::Hung, _) => {}
             _ => self.hang(Reason::Stalled { cause }, effects),
         }
@@ -249,19 +249,27 @@ impl Machine {
         }
     }
 
-    pub(super) fn holders(&mut self, holders: Vec<Process>, effects: &mut Effects) {
+    pub(super) fn holders(&mut self, named: Vec<Process>, others: Others, effects: &mut Effects) {
         let asked = std::mem::take(&mut self.question.holders_asked);
-        if asked && !holders.is_empty() {
+        if asked && !named.is_empty() {
             self.evidence.outlive();
         }
         if asked && self.state == State::Detached {
-            return self.holders_while_detached(!holders.is_empty(), effects);
+            return self.holders_while_detached(!named.is_empty(), effects);
         }
         if !asked || !self.in_question() || !self.evidence.bereaved() {
             return;
         }
-        if let Some(holder) = holders.into_iter().next() {
-            self.hang(Reason::DescriptorHeld { holder: Some(holder) }, effects);
+        // That the connection outlived all who are known to have served it, is the kernel's word that somebody holds it.
+        let (held, holder) = match (named.into_iter().next(), others) {
+            (Some(holder), _) => (true, Some(holder)),
+            (None, Others::One(holder)) => (self.evidence.abandoned(), Some(holder)),
+            (None, Others::Several) => (self.evidence.abandoned(), None),
+            (None, Others::Nobody) => (false, None),
+        };
+        if held {
+            self.evidence.outlive();
+            self.hang(Reason::DescriptorHeld { holder }, effects);
         }
         // Nothing tells reliably of what a holder, or somebody else, does to it from now on.
         self.retry(effects);

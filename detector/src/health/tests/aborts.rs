@@ -90,7 +90,7 @@ fn one_that_dies_before_it_answered_init_never_served() {
     bench.on(mounts(1, true));
     bench.severed(DAEMON, AbortCause::Closed { exiting: false });
     bench.wait(GRACE);
-    assert_eq!(death(&bench.on(Input::Timer(Timer::Grace))), Reason::NeverInitialised);
+    assert_eq!(death(&bench.on(Input::Timer(Timer::Grace))), Reason::NeverInitialised { end: None });
 }
 
 #[test]

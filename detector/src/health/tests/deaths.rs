@@ -212,9 +212,36 @@ fn a_held_descriptor_is_a_hang_and_its_holders_end_is_the_death() {
     bench.pidfd(None);
     assert_eq!(bench.probed(ProbeOutcome::TimedOut), [Effect::FindHolders]);
     let held = Reason::DescriptorHeld { holder: Some(process(950)) };
-    assert_eq!(bench.told(Input::Holders(vec![process(950)])), [Verdict::Hung(held)]);
+    assert_eq!(bench.told(holders([950])), [Verdict::Hung(held)]);
     let at = bench.now;
     assert!(bench.on(exited(950, at, false, None, ExitSource::Pidfd)).contains(&Effect::Probe));
+    assert_eq!(death(bench.probed(DEAD)), killed_reason());
+}
+
+/// Before Linux 6.18 the kernel doesn't say whose a descriptor is.
+#[test]
+fn of_those_who_may_hold_the_descriptor_one_is_named_and_several_are_not() {
+    let bereaved = || {
+        let mut bench = Bench::ready();
+        bench.hook(killed());
+        bench.pidfd(None);
+        assert_eq!(bench.probed(ProbeOutcome::TimedOut), [Effect::FindHolders]);
+        bench
+    };
+    let held = |holder| [Verdict::Hung(Reason::DescriptorHeld { holder })];
+    let answer = |others| Input::Holders { named: Vec::new(), others };
+    assert_eq!(bereaved().told(answer(Others::One(process(950)))), held(Some(process(950))));
+    assert_eq!(bereaved().told(answer(Others::Several)), held(None));
+    assert_eq!(bereaved().told(answer(Others::Nobody)), []);
+
+    let mut bench = bereaved();
+    bench.on(seen(951));
+    assert_eq!(bench.told(answer(Others::Several)), [], "another daemon of it lives");
+
+    let mut bench = bereaved();
+    bench.told(answer(Others::Several));
+    let at = bench.now;
+    assert!(bench.on(Input::AccessFailed { at }).contains(&Effect::Probe), "the holder has ended, perhaps");
     assert_eq!(death(bench.probed(DEAD)), killed_reason());
 }
 
@@ -223,7 +250,7 @@ fn a_held_descriptor_whose_holder_begins_to_serve_is_ready() {
     let mut bench = Bench::ready();
     bench.pidfd(Some(code(0)));
     bench.probed(ProbeOutcome::TimedOut);
-    bench.on(Input::Holders(vec![process(950)]));
+    bench.on(holders([950]));
     let effects = bench.on(Input::Progress);
     assert!(effects.contains(&Effect::Tell(Verdict::Ready)) && effects.contains(&Effect::Probe), "{effects:?}");
     bench.probed(ProbeOutcome::Alive);
@@ -238,7 +265,7 @@ fn an_abort_that_frees_a_held_connection_is_the_cause() {
     let mut bench = Bench::ready();
     bench.pidfd(Some(killed()));
     bench.probed(ProbeOutcome::TimedOut);
-    bench.on(Input::Holders(vec![process(950)]));
+    bench.on(holders([950]));
     bench.wait(Duration::from_secs(60));
     let at = bench.now;
     assert!(bench.on(Input::AbortWritten { at, actor: Some(process(77)) }).contains(&Effect::Probe));
@@ -260,7 +287,7 @@ fn nobody_holding_it_is_no_verdict() {
     let mut bench = Bench::ready();
     bench.pidfd(None);
     bench.probed(ProbeOutcome::TimedOut);
-    let effects = bench.on(Input::Holders(Vec::new()));
+    let effects = bench.on(holders([]));
     assert!(matches!(effects[..], [Effect::Arm(Timer::Retry, _)]), "{effects:?}");
 }
 
@@ -278,7 +305,7 @@ fn a_stalled_daemon_hangs_and_comes_back() {
 fn what_was_never_initialised_is_said_so() {
     let mut bench = Bench::created();
     bench.on(mounts(1, true));
-    assert_eq!(bench.told(Input::Stalled { cause: None }), [Verdict::Hung(Reason::NeverInitialised)]);
+    assert_eq!(bench.told(Input::Stalled { cause: None }), [Verdict::Hung(Reason::NeverInitialised { end: None })]);
     assert_eq!(bench.told(Input::Initialised), [Verdict::Ready]);
 
     let mut bench = Bench::created();
@@ -287,7 +314,35 @@ fn what_was_never_initialised_is_said_so() {
     bench.on(Input::AccessFailed { at });
     bench.probed(DEAD);
     bench.on(Input::Timer(Timer::Grace));
-    assert_eq!(death(bench.probed(DEAD)), Reason::NeverInitialised);
+    assert_eq!(death(bench.probed(DEAD)), Reason::NeverInitialised { end: None });
+}
+
+#[test]
+fn a_daemon_that_ends_before_it_serves_is_said_to_and_how() {
+    let never = |end| Reason::NeverInitialised { end: Some(Box::new(end)) };
+    let created = || {
+        let mut bench = Bench::created();
+        bench.on(seen(DAEMON));
+        bench.on(mounts(1, true));
+        bench
+    };
+    let mut bench = created();
+    bench.hook(killed());
+    assert_eq!(death(bench.aborted(DAEMON, true, None)), never(killed_reason()));
+
+    let mut bench = created();
+    assert_eq!(bench.told(Input::Stalled { cause: None }), [Verdict::Hung(Reason::NeverInitialised { end: None })]);
+    bench.hook(killed());
+    assert_eq!(death(bench.aborted(DAEMON, true, None)), never(killed_reason()), "it hung before");
+
+    let mut bench = created();
+    bench.on(Input::Initialised);
+    bench.hook(killed());
+    assert_eq!(death(bench.aborted(DAEMON, true, None)), killed_reason(), "it served");
+
+    let mut bench = created();
+    bench.hook(DaemonEnd { oom: true, ..killed() });
+    assert_eq!(death(bench.aborted(DAEMON, true, None)), Reason::Oom { cgroup: None });
 }
 
 #[test]
@@ -356,6 +411,6 @@ fn a_connection_whose_init_failed_is_dead_and_was_never_initialised() {
         assert_eq!(bench.on(Input::AccessFailed { at }), [Effect::Probe]);
         let outcome = ProbeOutcome::Dead { errno: libc::ECONNREFUSED };
         let found = bench.on(Input::Probed { outcome, at, first_look: true });
-        assert_eq!(death(found), Reason::NeverInitialised);
+        assert_eq!(death(found), Reason::NeverInitialised { end: None });
     }
 }

@@ -107,6 +107,11 @@ fn code(code: u8) -> DaemonEnd {
     DaemonEnd { status: ExitStatus::Code(code), sender: None, oom: false }
 }
 
+/// Those that the kernel names.
+fn holders<const N: usize>(pids: [u32; N]) -> Input {
+    Input::Holders { named: pids.map(process).to_vec(), others: Others::Nobody }
+}
+
 const DEAD: ProbeOutcome = ProbeOutcome::Dead { errno: ENOTCONN };
 
 fn killed_reason() -> Reason {

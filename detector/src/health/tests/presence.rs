@@ -77,7 +77,7 @@ fn a_daemon_killed_under_a_detached_connection_is_a_death() {
     bench.pidfd(None);
     bench.on(Input::Timer(Timer::Settle));
     assert_eq!(bench.on(mounts(0, true)), [Effect::FindHolders]);
-    assert_eq!(death(bench.on(Input::Holders(Vec::new()))), killed_reason());
+    assert_eq!(death(bench.on(holders([]))), killed_reason());
     assert_eq!(bench.told(mounts(0, false)), [Verdict::Unmounted]);
 }
 
@@ -87,7 +87,7 @@ fn a_detached_connection_that_was_handed_over_is_not_dead() {
     bench.pidfd(Some(code(0)));
     bench.on(Input::Timer(Timer::Settle));
     bench.on(mounts(0, true));
-    assert_eq!(bench.told(Input::Holders(vec![process(950)])), []);
+    assert_eq!(bench.told(holders([950])), []);
     assert_eq!(bench.machine.state(), State::Detached);
 }
 

@@ -98,14 +98,20 @@ pub(in crate::recovery) fn serving(dead: &[Mount], table: &Parsed, formers: &[Fo
 }
 
 /// Ends those that serve nothing that anybody can see. What was done, for the log.
-pub(in crate::recovery) fn make_way(dead: &[Mount], table: &Parsed, formers: &[Former]) -> Vec<String> {
+/// `launched`: those that are known to serve a dead one.
+pub(in crate::recovery) fn make_way(
+    dead: &[Mount],
+    table: &Parsed,
+    formers: &[Former],
+    launched: &[u32],
+) -> Vec<String> {
     let mut done = Vec::new();
     for former in formers {
         let pid = former.pid;
         if former.is_orphan(dead, table) {
             former.end(Duration::ZERO);
             done.push(format!("ended process {pid}: it was launched before, and nobody sees what it serves"));
-        } else if former.is_aborted(dead) {
+        } else if former.is_aborted(dead, launched) {
             former.end(LAST_WISH);
             done.push(format!(
                 "ended process {pid}: it was launched before, and lived on when its connection was aborted"
@@ -131,9 +137,12 @@ impl Former {
     }
 
     /// All that it serves is dead by the kernel's word.
-    fn is_aborted(&self, dead: &[Mount]) -> bool {
+    fn is_aborted(&self, dead: &[Mount], launched: &[u32]) -> bool {
         let is_dead = |device: &DeviceNumber| dead.iter().filter(|dead| dead.device == *device).any(is_dead_now);
-        !self.serves.is_empty() && self.serves.iter().all(is_dead)
+        match self.serves.as_slice() {
+            [] => self.mark.is_for_one() && launched.contains(&self.pid) && dead.iter().any(is_dead_now),
+            devices => devices.iter().all(is_dead),
+        }
     }
 
     fn end(&self, patience: Duration) {

@@ -166,7 +166,7 @@ fn every_reason_begins_at_zero_once_its_file_system_type_is_met() {
         Reason::ForcedUnmount { actor: None },
         Reason::RequestTimeout,
         Reason::DescriptorHeld { holder: None },
-        Reason::NeverInitialised,
+        Reason::NeverInitialised { end: None },
         Reason::Unknown,
     ];
     assert_eq!(reasons.each_ref().map(Reason::kind), describe::REASONS);

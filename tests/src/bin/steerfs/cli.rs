@@ -63,6 +63,9 @@ pub struct Cli {
     /// How the process ends
     #[arg(long, value_enum, default_value = "plain")]
     pub exit_mode: ExitMode,
+    /// Mount, and never read a request: FUSE_INIT is not answered, and nothing is served
+    #[arg(long, conflicts_with = "receive")]
+    pub mute: bool,
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,

@@ -68,6 +68,15 @@ impl Connection {
 
 /// Mounts the file system and answers FUSE_INIT.
 pub fn mount_at(cli: &Cli, fs: SteerFs, mount_point: &Path) -> anyhow::Result<(Connection, Session<SteerFs>)> {
+    let device = mount_only(cli, mount_point)?;
+    Connection::establish(fs, device.into(), Some(mount_point.to_owned())).with_context(|| {
+        let _ = umount2(mount_point, MntFlags::MNT_DETACH);
+        format!("FUSE_INIT of {}", mount_point.display())
+    })
+}
+
+/// Mounts the file system. FUSE_INIT waits to be read from the device.
+pub fn mount_only(cli: &Cli, mount_point: &Path) -> anyhow::Result<File> {
     // libfuse looks at the mount point first, and so refuses one where a dead mount hangs.
     let mode = fs::metadata(mount_point)
         .with_context(|| format!("bad mount point {}", mount_point.display()))?
@@ -87,10 +96,7 @@ pub fn mount_at(cli: &Cli, fs: SteerFs, mount_point: &Path) -> anyhow::Result<(C
     let fs_type = cli.subtype.as_ref().map_or_else(|| base.to_owned(), |subtype| format!("{base}.{subtype}"));
     mount(Some(source.as_os_str()), mount_point, Some(fs_type.as_str()), MsFlags::empty(), Some(options.as_str()))
         .with_context(|| format!("mount {fs_type} on {} with {options}", mount_point.display()))?;
-    Connection::establish(fs, device.into(), Some(mount_point.to_owned())).with_context(|| {
-        let _ = umount2(mount_point, MntFlags::MNT_DETACH);
-        format!("FUSE_INIT of {}", mount_point.display())
-    })
+    Ok(device)
 }
 
 /// Serves on with a descriptor whose FUSE_INIT another process answered.

@@ -51,6 +51,16 @@ fn run(cli: &Cli, parent: &mut Parent) -> anyhow::Result<()> {
     let fs = file_system(cli)?;
     let control = cli.control.as_deref().map(std::path::absolute).transpose()?;
     let control = control.as_deref().map(control::listen).transpose()?;
+    if cli.mute {
+        let devices =
+            cli.mount_points()?.iter().map(|path| device::mount_only(cli, path)).collect::<Result<Vec<_>, _>>()?;
+        parent.ready()?;
+        loop {
+            nix::unistd::pause();
+            // The descriptors are ours until a signal ends us.
+            std::hint::black_box(&devices);
+        }
+    }
     let served = match &cli.receive {
         Some(socket) => {
             let listener = control::listen(socket)?;

@@ -122,7 +122,7 @@ impl Machine {
         let holds = |served: &&Served| served.alive && self.in_use(served.number);
         let holders = self.served.iter().filter(holds);
         let by_connection = holders.map(|served| (device(served.number), vec![process(served.pid)])).collect();
-        self.say(Event::HoldersFound(Found { began, by_connection, unattributed: Vec::new() }));
+        self.say(Event::HoldersFound(Found { began, by_connection, ..Found::default() }));
     }
 
     fn is_alive(&self, pid: u32) -> bool {

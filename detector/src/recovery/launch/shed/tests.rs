@@ -41,6 +41,7 @@ fn told(argv: &[&str], env: &[&str], cwd: &str) -> Told {
     let job = RecoverJob {
         bring: Bring::Respawn(spec),
         dead: vec![mount("/dead")],
+        launched: Vec::new(),
         features: Features { beneath: true, unique_id: true },
         deadline: Duration::from_secs(1),
     };
