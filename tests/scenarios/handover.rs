@@ -1,12 +1,11 @@
 //! A descriptor that changes hands, and a number that changes connections: neither is a death (S13).
 
-use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fuse_detector_tests::heal::ask;
 use fuse_detector_tests::steer::Command;
-use fuse_detector_tests::{Agent, Event, Options, Sandbox, Steerfs, backend, process, scenarios, wait};
+use fuse_detector_tests::{Agent, Event, Options, Sandbox, Steerfs, process, scenarios, wait};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -51,20 +50,14 @@ fn descriptor_handed_over_then_its_new_daemon_dies(sandbox: &Sandbox) {
     let _alone = alone();
     let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
     let new = hand_over(sandbox, &mut agent);
-    if !sandbox.backend().has_programs() && !names_connections(&new) {
-        return backend::skip(false, "this kernel does not say what a descriptor serves (Linux 6.18)");
+    if !new.is_recognisable(sandbox) {
+        return;
     }
     assert_eq!(agent.seen_until_sentinel(|event| event.is_at(new.mount_point()) && is_alarm(event)), []);
     new.kill(Signal::SIGKILL);
     let dead = agent.wait("dead", new.mount_point());
     assert_eq!(dead.at("/daemon"), &json!({"pid": new.pid(), "comm": "steerfs", "alive": false}), "{dead}");
     assert_eq!(dead.text("/reason/signal"), "SIGKILL", "{dead}");
-}
-
-/// Whether fdinfo of this process's `/dev/fuse` descriptors names their connection (Linux 6.18).
-fn names_connections(daemon: &Steerfs) -> bool {
-    let infos = fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).expect("fdinfo").flatten();
-    infos.filter_map(|info| fs::read_to_string(info.path()).ok()).any(|info| info.contains("fuse_connection:"))
 }
 
 /// The kernel gives a number to the next connection as soon as it is free. Half of them are gone before the agent can have

@@ -16,7 +16,6 @@ use nix::sys::socket::{
     socketpair,
 };
 use nix::unistd::read;
-use serde_json::json;
 
 scenarios!(
     slow_replies,

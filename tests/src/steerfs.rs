@@ -1,6 +1,7 @@
 //! A running `steerfs`, and how it is commanded.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::agent::built;
+use crate::backend;
 use crate::mountinfo;
 use crate::process;
 use crate::sandbox::Sandbox;
@@ -110,6 +112,25 @@ impl Steerfs {
     /// If nothing is.
     pub fn device(&self) -> String {
         mountinfo::at(&self.mount_point).pop().expect("a mount at the mount point").device
+    }
+
+    /// Whether the agent can know of the file system that it is this daemon's: kernel programs see who answers; without, the
+    /// kernel has to say what a descriptor serves (`fuse_connection` in fdinfo, Linux 6.18). Where it can't, and the daemon does not
+    /// name the mount point among its arguments either, the test is told as one that can't run.
+    ///
+    /// # Panics
+    /// If the daemon is gone.
+    pub fn is_recognisable(&self, sandbox: &Sandbox) -> bool {
+        let infos = || fs::read_dir(format!("/proc/{}/fdinfo", self.pid)).expect("fdinfo").flatten();
+        let named = || {
+            let texts = infos().filter_map(|info| fs::read_to_string(info.path()).ok());
+            texts.into_iter().any(|info| info.contains("fuse_connection:"))
+        };
+        let recognisable = sandbox.backend().has_programs() || named();
+        if !recognisable {
+            backend::skip(false, "this kernel does not say what a daemon's descriptor serves (Linux 6.18)");
+        }
+        recognisable
     }
 
     /// Has a command carried out.
