@@ -302,6 +302,8 @@ impl Node {
         let launched = self.launched(&dead);
         let job = RecoverJob { bring, dead, launched, features: self.setting.features, deadline };
         self.push(id, Input::RecoveryStarted);
+        let replacement = existing.map(|(device, _)| device);
+        tracing::debug!(connection = %id, mounts = job.dead.len(), ?replacement, "an attempt begins");
         self.actions.push(Action::Recover { connection: id, job: Box::new(job) });
     }
 
