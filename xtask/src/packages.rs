@@ -27,7 +27,7 @@ pub const TESTS: &[Package] = &[
     Package { name: "mount", brings: "losetup", reason: "umount, and loop devices for file systems of type fuseblk" },
 ];
 
-/// What `cargo xtask vm` runs; without the daemons in [`TESTS`] it can't run the scenarios about them.
+/// What `cargo xtask vm` runs, beside [`TESTS`].
 pub const VIRTUAL_MACHINES: &[Package] = &[
     Package { name: "qemu-system-x86", brings: "qemu-system-x86_64", reason: "the virtual machines" },
     Package { name: "xz-utils", brings: "xz", reason: "to unpack kernel modules" },

@@ -84,6 +84,8 @@ impl Lockdown {
 pub fn run(options: &Options) -> Result<ExitCode> {
     let chosen = kernel::choose(&options.kernel)?;
     packages::ensure_installed(packages::VIRTUAL_MACHINES)?;
+    // What the scenarios run is copied into the machine.
+    packages::ensure_installed(packages::TESTS)?;
     let kernels = chosen.into_iter().map(|series| Ok((series, Kernel::get(series, options.refresh)?)));
     let kernels = kernels.collect::<Result<Vec<_>>>()?;
     let programs = programs::build()?;
