@@ -68,38 +68,34 @@ fn one_number_for_many(sandbox: &Sandbox) {
     let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
     let places = ["here", "there"].map(|name| sandbox.mount_point(name));
     let mut daemon = Steerfs::mount_on(sandbox, &places[0], &[]);
-    let (first, mut reused) = (daemon.device(), 0);
+    let (first, mut reused, mut told) = (daemon.device(), 0, 0);
     for round in 1..=ROUNDS {
         if round % 2 == 0 {
-            wait_told(&mut agent, daemon.mount_point(), daemon.pid());
+            wait_ready(&mut agent, daemon.mount_point(), told);
         }
         sandbox.run_command("umount", &[daemon.mount_point()]);
-        daemon = Steerfs::mount_on(sandbox, &places[round % 2], &[]);
+        let next = &places[round % 2];
+        told = agent.seen(|event| event.is("ready", next)).len();
+        daemon = Steerfs::mount_on(sandbox, next, &[]);
         reused += usize::from(daemon.device() == first);
     }
     assert!(reused > ROUNDS / 2, "{reused} of {ROUNDS} had the number {first}");
-    wait_told(&mut agent, daemon.mount_point(), daemon.pid());
+    wait_ready(&mut agent, daemon.mount_point(), told);
     let of_ours = |event: &Event| places.iter().any(|place| event.is_at(place));
     assert_eq!(agent.seen_until_sentinel(|event| of_ours(event) && is_alarm(event)), []);
-    let (ready, unmounted) = (count(&mut agent, "ready", of_ours), count(&mut agent, "unmounted", of_ours));
+    let [ready, unmounted] =
+        ["ready", "unmounted"].map(|kind| agent.seen(|event| event.kind() == kind && of_ours(event)).len());
     assert!(ready == unmounted + 1 && ready > ROUNDS / 2, "{ready} ready, {unmounted} unmounted");
 
     daemon.kill(Signal::SIGKILL);
     let dead = agent.wait("dead", daemon.mount_point());
     assert_eq!(dead.text("/connection"), daemon.device(), "{dead}");
-    assert_eq!(dead.at("/daemon/pid"), &json!(daemon.pid()), "{dead}");
-}
-
-/// Waits until the connection that this daemon serves is told ready.
-fn wait_told(agent: &mut Agent<'_>, path: &Path, pid: u32) {
-    let by_pid = agent.seen(|event| event.is("ready", path)).iter().any(|event| event.at("/daemon/pid") == &json!(pid));
-    if !by_pid {
-        agent.wait_for("the connection to be ready", |event| {
-            event.is("ready", path) && event.at("/daemon/pid") == &json!(pid)
-        });
+    if let Some(pid) = dead.number("/daemon/pid") {
+        assert_eq!(pid, u64::from(daemon.pid()), "{dead}");
     }
 }
 
-fn count(agent: &mut Agent<'_>, kind: &str, of_ours: impl Fn(&Event) -> bool) -> usize {
-    agent.seen(|event| event.kind() == kind && of_ours(event)).len()
+/// Waits until more connections were told ready there than before.
+fn wait_ready(agent: &mut Agent<'_>, path: &Path, before: usize) {
+    agent.wait_count(before + 1, "ready", path);
 }
