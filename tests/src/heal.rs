@@ -73,7 +73,11 @@ impl Before {
     }
 }
 
-fn kernel_moves_beneath() -> bool {
+/// Whether the kernel has `MOVE_MOUNT_BENEATH` (Linux 6.5). Without it, what was dead stays below what replaced it.
+///
+/// # Panics
+/// Never: uname(2) fails only for a bad address.
+pub fn kernel_moves_beneath() -> bool {
     let release = nix::sys::utsname::uname().expect("uname");
     let mut numbers = release.release().to_str().unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6u32, 5u32)
