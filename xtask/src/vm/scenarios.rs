@@ -12,6 +12,10 @@ use super::{Bench, Boot};
 /// How much of a failed test's output is shown.
 const OUTPUT_LINES: usize = 120;
 
+/// A machine whose kernel panics takes the scenario that it was at with it; those that are left get another machine, so often.
+/// It need not be the kernel's fault: an emulated processor can run code that another one has just changed (static keys).
+const MACHINES: usize = 5;
+
 /// The backend for which lockdown makes no difference: it has no BPF and reads no kernel memory.
 const WITHOUT_BPF: &str = "portable";
 
@@ -44,30 +48,48 @@ pub fn run<'a>(bench: &Bench, boots: impl Iterator<Item = Boot<'a>>, tests: &[Te
 }
 
 fn run_boot(bench: &Bench, boot: &Boot<'_>, tests: &[Test], matrix: &mut Matrix) {
+    let mut left = tests.to_vec();
+    let mut why = "the machine did not come to it".to_owned();
+    for _ in 0..MACHINES {
+        let Some((test, reason)) = run_machine(bench, boot, &mut left, matrix) else { break };
+        let Some(test) = test else {
+            why = format!("{reason} (the machine had not come to its end)");
+            break;
+        };
+        left.retain(|other| *other != test);
+        matrix.add(&test, Outcome::Failed(format!("{reason}, while it ran")));
+    }
+    for test in &left {
+        matrix.add(test, Outcome::Failed(why.clone()));
+    }
+}
+
+/// Runs what is left in one machine, and takes away what has ended. If the machine comes to a bad end: the scenario that it was
+/// at, and why.
+fn run_machine(
+    bench: &Bench,
+    boot: &Boot<'_>,
+    left: &mut Vec<Test>,
+    matrix: &mut Matrix,
+) -> Option<(Option<Test>, String)> {
     let mut reader = Reader::default();
-    let mut missing: Vec<&Test> = tests.iter().collect();
     let mut last = Instant::now();
-    let done = boot.run(bench, &suite::job(tests, boot.series.expected(boot.locked)), |line| {
+    let job = suite::job(left, boot.series.expected(boot.locked));
+    let done = boot.run(bench, &job, |line| {
         if let Some(ended) = reader.line(line) {
             tell(&ended, last.elapsed());
             last = Instant::now();
-            missing.retain(|test| **test != ended.test);
+            left.retain(|test| *test != ended.test);
             matrix.add(&ended.test, ended.outcome);
         }
     });
-    let why = match done {
-        Ok(_) => "the machine did not come to it".to_owned(),
-        Err(error) => {
-            println!("FAIL: {error:#}");
-            format!("{} (the machine had not come to its end)", error.root_cause())
-        }
-    };
-    if let Some((test, output)) = reader.interrupted() {
+    let error = done.err()?;
+    println!("FAIL: {error:#}");
+    let interrupted = reader.interrupted();
+    if let Some((test, output)) = &interrupted {
         println!("it was at {test}, which had said:\n{}", output.join("\n"));
     }
-    for test in missing {
-        matrix.add(test, Outcome::Failed(why.clone()));
-    }
+    Some((interrupted.map(|(test, _)| test), error.root_cause().to_string()))
 }
 
 fn tell(ended: &Ended, took: Duration) {
