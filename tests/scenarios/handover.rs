@@ -1,6 +1,5 @@
 //! A descriptor that changes hands, and a number that changes connections: neither is a death (S13).
 
-use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,12 +9,7 @@ use fuse_detector_tests::{Agent, Event, Options, Sandbox, Steerfs, process, scen
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-scenarios!(
-    descriptor_handed_over,
-    descriptor_handed_over_then_its_new_daemon_dies,
-    descriptor_handed_to_one_who_does_not_serve,
-    one_number_for_many,
-);
+scenarios!(descriptor_handed_over, descriptor_handed_over_then_its_new_daemon_dies, one_number_for_many);
 
 /// Events that would call a file system anything but healthy.
 fn is_alarm(event: &Event) -> bool {
@@ -66,32 +60,6 @@ fn descriptor_handed_over_then_its_new_daemon_dies(sandbox: &Sandbox) {
     assert_eq!(dead.text("/reason/signal"), "SIGKILL", "{dead}");
 }
 
-/// Who was given the descriptor keeps the connection alive, and answers nobody until it goes on.
-fn descriptor_handed_to_one_who_does_not_serve(sandbox: &Sandbox) {
-    let _alone = alone();
-    let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
-    let old = Steerfs::mount(sandbox, "mnt", &[]);
-    let path = old.mount_point();
-    agent.wait("ready", path);
-    let (new, socket) = Steerfs::receiver(sandbox, path);
-    old.send(&Command::PassDescriptor(socket));
-    wait::until("the descriptor to arrive", || holds_device(new.pid()).then_some(()));
-    process::signal(new.pid(), Signal::SIGSTOP);
-    old.kill(Signal::SIGKILL);
-
-    let hung = agent.wait("hung", path);
-    let holder = json!({"pid": new.pid(), "comm": "steerfs"});
-    assert_eq!(hung.at("/reason"), &json!({"kind": "descriptorHeld", "holder": holder}), "{hung}");
-    process::signal(new.pid(), Signal::SIGCONT);
-    agent.wait_count(2, "ready", path);
-    assert_eq!(agent.seen_until_sentinel(|event| event.is("dead", path)), []);
-}
-
-fn holds_device(pid: u32) -> bool {
-    let links = fs::read_dir(format!("/proc/{pid}/fd")).expect("fd").flatten();
-    links.filter_map(|link| fs::read_link(link.path()).ok()).any(|target| target.ends_with("fuse"))
-}
-
 /// The kernel gives a number to the next connection as soon as it is free. Half of them are gone before the agent can have
 /// seen much of them.
 fn one_number_for_many(sandbox: &Sandbox) {
@@ -105,7 +73,9 @@ fn one_number_for_many(sandbox: &Sandbox) {
         if round % 2 == 0 {
             wait_ready(&mut agent, daemon.mount_point(), told);
         }
-        sandbox.run_command("umount", &[daemon.mount_point()]);
+        // A probe of the agent can be at it: that keeps it busy for a moment.
+        let unmount = || nix::mount::umount(daemon.mount_point()).ok();
+        wait::until("the unmount", unmount);
         let next = &places[round % 2];
         told = agent.seen(|event| event.is("ready", next)).len();
         daemon = Steerfs::mount_on(sandbox, next, &[]);
@@ -119,11 +89,13 @@ fn one_number_for_many(sandbox: &Sandbox) {
         ["ready", "unmounted"].map(|kind| agent.seen(|event| event.kind() == kind && of_ours(event)).len());
     assert!(ready == unmounted + 1 && ready > ROUNDS / 2, "{ready} ready, {unmounted} unmounted");
 
+    let daemon_is_known = sandbox.backend().has_programs() || daemon.is_named();
     daemon.kill(Signal::SIGKILL);
     let dead = agent.wait("dead", daemon.mount_point());
     assert_eq!(dead.text("/connection"), daemon.device(), "{dead}");
-    if let Some(pid) = dead.number("/daemon/pid") {
-        assert_eq!(pid, u64::from(daemon.pid()), "{dead}");
+    // By its arguments alone, a daemon can't be told from the one before it.
+    if daemon_is_known {
+        assert_eq!(dead.at("/daemon/pid"), &json!(daemon.pid()), "{dead}");
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fuse_detector_tests::heal::Before;
 use fuse_detector_tests::steer::{Command, Opcode};
-use fuse_detector_tests::{Agent, Event, Options, Sandbox, Steerfs, backend, process, scenarios};
+use fuse_detector_tests::{Agent, Event, Options, Sandbox, Steerfs, backend, process, scenarios, wait};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -18,6 +18,7 @@ scenarios!(
     ended_for_those_who_wait,
     never_initialised,
     a_request_beyond_the_kernels_limit,
+    descriptor_handed_to_one_who_does_not_serve,
 );
 
 /// Not more than a test can wait for.
@@ -54,7 +55,7 @@ fn a_stopped_daemon(sandbox: &Sandbox) {
     let content = application.join().expect("the application");
     assert_eq!(content.expect("it was only late"), "hello from steerfs\n");
     if sandbox.backend().has_programs() {
-        agent.wait_new(fuse_detector_tests::wait::PATIENCE, "ready again", |event| event.is("ready", path));
+        agent.wait_new(wait::PATIENCE, "ready again", |event| event.is("ready", path));
     }
     let told = agent.seen_until_sentinel(|event| event.is_at(path) && is_alarm(event));
     assert_eq!(told.len(), usize::from(sandbox.backend().has_programs()), "{told:?}");
@@ -154,6 +155,31 @@ fn never_initialised(sandbox: &Sandbox) {
         }
     }
     assert_eq!(agent.seen(|event| event.is("ready", path)), [], "it never was");
+}
+
+/// Who was given the descriptor keeps the connection alive, and answers nobody until it goes on.
+fn descriptor_handed_to_one_who_does_not_serve(sandbox: &Sandbox) {
+    let mut agent = Agent::start(sandbox, &Options::observe(sandbox));
+    let old = Steerfs::mount(sandbox, "mnt", &[]);
+    let path = old.mount_point();
+    agent.wait("ready", path);
+    let (new, socket) = Steerfs::receiver(sandbox, path);
+    old.send(&Command::PassDescriptor(socket));
+    wait::until("the descriptor to arrive", || holds_device(new.pid()).then_some(()));
+    process::signal(new.pid(), Signal::SIGSTOP);
+    old.kill(Signal::SIGKILL);
+
+    let hung = agent.wait("hung", path);
+    let holder = json!({"pid": new.pid(), "comm": "steerfs"});
+    assert_eq!(hung.at("/reason"), &json!({"kind": "descriptorHeld", "holder": holder}), "{hung}");
+    process::signal(new.pid(), Signal::SIGCONT);
+    agent.wait_count(2, "ready", path);
+    assert_eq!(agent.seen_until_sentinel(|event| event.is("dead", path)), []);
+}
+
+fn holds_device(pid: u32) -> bool {
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).expect("fd").flatten();
+    links.filter_map(|link| fs::read_link(link.path()).ok()).any(|target| target.ends_with("fuse"))
 }
 
 /// The kernel itself ends connections with requests that are too old, if it is told to (Linux 6.15). Its limit is read when

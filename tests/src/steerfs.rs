@@ -114,19 +114,23 @@ impl Steerfs {
         mountinfo::at(&self.mount_point).pop().expect("a mount at the mount point").device
     }
 
+    /// Whether the kernel says what its descriptors serve: `fuse_connection` in fdinfo (Linux 6.18).
+    ///
+    /// # Panics
+    /// If the daemon is gone.
+    pub fn is_named(&self) -> bool {
+        let infos = fs::read_dir(format!("/proc/{}/fdinfo", self.pid)).expect("fdinfo").flatten();
+        infos.filter_map(|info| fs::read_to_string(info.path()).ok()).any(|info| info.contains("fuse_connection:"))
+    }
+
     /// Whether the agent can know of the file system that it is this daemon's: kernel programs see who answers; without, the
-    /// kernel has to say what a descriptor serves (`fuse_connection` in fdinfo, Linux 6.18). Where it can't, and the daemon does not
+    /// kernel has to say what a descriptor serves. Where it can't, and the daemon does not
     /// name the mount point among its arguments either, the test is told as one that can't run.
     ///
     /// # Panics
     /// If the daemon is gone.
     pub fn is_recognisable(&self, sandbox: &Sandbox) -> bool {
-        let infos = || fs::read_dir(format!("/proc/{}/fdinfo", self.pid)).expect("fdinfo").flatten();
-        let named = || {
-            let texts = infos().filter_map(|info| fs::read_to_string(info.path()).ok());
-            texts.into_iter().any(|info| info.contains("fuse_connection:"))
-        };
-        let recognisable = sandbox.backend().has_programs() || named();
+        let recognisable = sandbox.backend().has_programs() || self.is_named();
         if !recognisable {
             backend::skip(false, "this kernel does not say what a daemon's descriptor serves (Linux 6.18)");
         }

@@ -291,8 +291,9 @@ impl Trial<'_> {
             }
             Err(error) => tracing::debug!(%error, "the hooks were not tried on a connection"),
         }
-        for hook in HOOKS.iter().filter(|hook| hook.when == When::OnDemand) {
-            self.try_hook(hook);
+        // What was refused may have stood in its stead. One that serves is loaded, and can't be loaded twice.
+        if self.serves(SYS_EXIT).is_none() {
+            HOOKS.iter().filter(|hook| hook.when == When::OnDemand).for_each(|hook| self.try_hook(hook));
         }
     }
 

@@ -40,6 +40,14 @@ macro_rules! hooks_with_or_skip {
 }
 
 #[test]
+fn the_trial_leaves_what_works_as_it_was() {
+    let hooks = hooks_with_or_skip!(|_| {});
+    let is_typed = |name| row(&hooks, name).why.as_deref().is_some_and(|why| why.contains("tp_btf"));
+    assert_eq!(status(&hooks, SYS_EXIT), HookState::NotNeeded);
+    assert!(!is_typed(ANSWER) || is_typed(SYS_EXIT), "{:?}", row(&hooks, SYS_EXIT));
+}
+
+#[test]
 fn a_number_read_from_elsewhere_is_not_taken_for_the_connections() {
     let hooks = hooks_with_or_skip!(|layout| layout.connection_device += 4);
     for name in [SEND, ANSWER] {
